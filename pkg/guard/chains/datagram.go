@@ -15,7 +15,7 @@ import (
 )
 
 // WireGuard sends to the source of the last authentic datagram. So a host without any key that
-// relays datagrams for two seconds becomes the endpoint of both nodes, and stays it:
+// relays datagrams for two seconds becomes the endpoint of both nodes permanently:
 //
 //	node-1 ─► held back ┐                     ┌ held back ◄─ node-2
 //	                    └─► relay ─► node-2: answers to the relay from now on
@@ -24,10 +24,10 @@ import (
 //
 // A node must send from such an address. Its kernel chooses the source as usual (inet_select_addr,
 // RFC 6724), so a node with a further address may choose one that no Node has. At the hook output,
-// before connection tracking, such a source is replaced by the preferred one. This only rewrites
-// the header, without NAT: the peer replies to the new source, and WireGuard then uses it by
-// itself. If the node has no address of that family, the datagram is dropped, as the peer would
-// drop it.
+// before connection tracking, such a source is replaced by the preferred one. The rule only
+// rewrites the header and creates no NAT entry, because the peer replies to the new source, and
+// WireGuard then uses that address itself. If the node has no address of that family, the datagram
+// is dropped, as the peer would drop it.
 
 // Datagrams sets which sources of tunnel datagrams are accepted. The zero value accepts any.
 type Datagrams struct {
@@ -35,11 +35,12 @@ type Datagrams struct {
 	Port uint16
 	// Sources are the addresses of believed nodes; nil means any source.
 	Sources []netip.Addr
-	// Add accepts Sources in addition to those in force; if any source is accepted now, that stays.
+	// Add accepts Sources in addition to the sources in force. If any source is accepted now, any
+	// source stays accepted.
 	Add bool
 	// Bind makes this node's tunnel datagrams leave from an address in Settings.NodeAddrs: any
-	// other source is replaced by the preferred one of Settings.SelfAddrs. If these have only the
-	// other family, the datagram is dropped.
+	// other source is replaced by the preferred one of Settings.SelfAddrs. If SelfAddrs has no
+	// address of the datagram's family, the datagram is dropped.
 	Bind bool
 }
 
@@ -94,7 +95,7 @@ func keepDatagrams(t, have *nft.Table, d *Datagrams) {
 	}
 }
 
-// takeDatagrams is the chain that judges datagrams that arrive for tunnels.
+// takeDatagrams returns the chain that judges datagrams that arrive for tunnels.
 func takeDatagrams() nft.Chain {
 	rules := []nft.Rule{
 		nft.All(nft.Proto(nft.Neq, unix.IPPROTO_UDP), nft.Return),
@@ -107,7 +108,7 @@ func takeDatagrams() nft.Chain {
 		*nftables.ChainPriorityFilter, append(rules, Drop(TunnelUnknownSource))...)
 }
 
-// bindDatagrams is the chain that replaces sources of datagrams that tunnels send.
+// bindDatagrams returns the chain that replaces sources of datagrams that tunnels send.
 func bindDatagrams() nft.Chain {
 	var rules []nft.Rule
 	for _, f := range families {
@@ -117,8 +118,8 @@ func bindDatagrams() nft.Chain {
 			f.writeSource(),
 		}))
 	}
-	// An own address that no Node has is contested: it is the preferred source only where the node
-	// has no other.
+	// An address of this node that is not in the set of nodes is contested: two Nodes list it. It
+	// is the preferred source only if the node has no other address.
 	for i, f := range families {
 		bound := nft.Rule{&expr.Immediate{Register: 1, Data: nft.Native(abi.TunnelGroup)},
 			nft.Value(families[1-i].outer)}

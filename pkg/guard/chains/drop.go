@@ -19,14 +19,15 @@ import (
 //	a rule that drops ─► drop_REASON: count ─► share of the link? ─► limit of the reason? ─► nflog
 //	                                  └─► drop
 //
-// A packet that is not dropped meets no rule more. The share is per link by which packets come in,
-// so a pod that is often dropped does not hide others, with any addresses that it forges.
+// A packet that is not dropped passes no additional rule. The share is per input link. So a pod
+// whose packets are often dropped does not hide others, regardless of the addresses that it forges.
 
 // Prefixes of the names of those chains, and of the sets of shares.
 const dropPrefix, countPrefix, sharePrefix = "drop_", "count_", "share_"
 
-// Bounds of samples. A bucket that is full and refilled gives twice its rate within a second, so
-// the limit of a reason is 100 in any second. Programs may add as many for the same reason.
+// Bounds of samples. A full bucket that is refilled allows twice its rate within a second, so at
+// most 100 packets of a reason are sampled in any second. BPF programs may sample as many more for
+// the same reason.
 const (
 	sampleRate, sampleBurst = 50, 50 // per second of a reason
 	shareRate, shareBurst   = 2, 10  // per second of a reason and a link
@@ -34,7 +35,8 @@ const (
 	shareRoom               = 1 << 12 // links
 )
 
-// SampleBytes is how much of a sampled packet is sent: two IPv6 headers with options, and ports.
+// SampleBytes is the number of bytes of a sampled packet that are sent. Two IPv6 headers with
+// options, and ports, fit in.
 const SampleBytes = 128
 
 // Drop drops packets for a reason of AddDrops.
@@ -79,7 +81,8 @@ func isSample(rule nft.Rule) bool {
 	return slices.ContainsFunc(rule, func(e expr.Any) bool { _, ok := e.(*expr.Log); return ok })
 }
 
-// Unsampled removes from a planned table what samples drops. They are still counted.
+// Unsampled removes from a planned table the rules and sets that sample drops. Drops are still
+// counted.
 func Unsampled(t *nft.Table) {
 	t.Sets = slices.DeleteFunc(t.Sets, func(s nft.Set) bool { return s.Dynamic })
 	for i := range t.Chains {
@@ -87,7 +90,8 @@ func Unsampled(t *nft.Table) {
 	}
 }
 
-// SampleProbe returns a table with all that samples a drop, to try on the kernel.
+// SampleProbe returns a table with all rules and sets that sample a drop, to try whether the kernel
+// supports them.
 func SampleProbe() *nft.Table {
 	t := &nft.Table{Name: abi.NFTPrefix + "_sample"}
 	AddDrops(t, Spoofed)
@@ -112,6 +116,6 @@ const (
 	PodLinkLocal    = "pod_link_local"
 
 	// TunnelUnknownSource counts tunnel datagrams from an address that no known node has: received
-	// ones, and those that this node would have sent.
+	// datagrams, and datagrams that this node would have sent.
 	TunnelUnknownSource = "tunnel_unknown_source"
 )

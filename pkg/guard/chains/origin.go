@@ -11,8 +11,9 @@ import (
 )
 
 // Other programs may overwrite a packet's mark: wg-quick restores the mark of the connection at
-// prerouting, QoS rules set one when they forward. So the link by which a packet came in decides
-// whose it is. The mark decides only the route, and before_routing restores it:
+// prerouting, QoS rules set one when they forward. So the input link of a packet decides whether it
+// belongs to a pod or a tunnel. The mark decides only the route, and the chain before_routing
+// restores it:
 //
 //	pod ─► raw-10: mark ─► another's rule: mark lost ─► before_routing: mark restored ─► route
 //	    ─► another's rule: mark lost ─► postrouting: judged by iifgroup
@@ -31,7 +32,7 @@ const beforeRouting = 1000
 // ctSrcNAT is IPS_SRC_NAT (nf_conntrack_common.h).
 const ctSrcNAT = 1 << 4
 
-// The two groups differ in one bit, so fromInside is one comparison.
+// The link groups of pods and tunnels differ in one bit, so fromInside needs one comparison.
 const groupMask = ^(abi.PodGroup ^ abi.TunnelGroup)
 
 // fromInside matches packets that came in by the link of a pod or by a tunnel.
@@ -40,13 +41,14 @@ func fromInside() nft.Rule {
 		abi.PodGroup)
 }
 
-// restoreChain is the last at prerouting.
+// restoreChain returns the last chain at prerouting.
 func restoreChain() nft.Chain {
 	return nft.Base("before_routing", nftables.ChainTypeFilter, nftables.ChainHookPrerouting,
 		beforeRouting, restoreMark())
 }
 
-// restoreMark restores the mark that routes such packets, and counts how often it was lost.
+// restoreMark returns a rule that restores the mark of pods' and tunnels' packets, which decides
+// their route. It counts how often the mark was lost.
 func restoreMark() nft.Rule {
 	return nft.All(fromInside(), nft.Mark(abi.PodMark|abi.TunnelMark, nft.Neq, abi.PodMark),
 		nft.Count(MarksRestored), nft.SetMark(abi.TunnelMark, abi.PodMark))
@@ -54,8 +56,8 @@ func restoreMark() nft.Rule {
 
 // judgeTunnelled judges packets that came in by a tunnel and leave by another link. It passes the
 // encrypted packets of the kernel's WireGuard: UDP with the tunnels' mark, from an untranslated
-// address of this node. A forwarded packet has such a source only by translation. A packet that
-// connection tracking does not see was not translated.
+// address of this node. A forwarded packet has such a source only if NAT changed it, and NAT does
+// not apply to a packet that connection tracking does not see.
 func judgeTunnelled() []nft.Rule {
 	return []nft.Rule{
 		nft.All(nft.Status(ctSrcNAT|ctDstNAT, nft.Neq), nft.Goto(chainInside)),
@@ -67,7 +69,8 @@ func judgeTunnelled() []nft.Rule {
 	}
 }
 
-// judgeInside judges packets from pods and tunnels that leave by neither, regardless of their mark.
+// judgeInside judges packets from pods and tunnels that leave neither by a pod's link nor by a
+// tunnel, regardless of their mark.
 func judgeInside(quotes []nft.Rule) []nft.Rule {
 	return slices.Concat(dropMarked(), dropSources(unserved()), dropDestinations(nil),
 		[]nft.Rule{passServed()}, quotes, []nft.Rule{nft.Goto(chainAnswers)})
@@ -80,10 +83,11 @@ func judgeInside(quotes []nft.Rule) []nft.Rule {
 //
 // Three kinds of packets out of a tunnel may leave the cluster. Packets of a service flow
 // (ServiceMark) have passed before. A NodePort with an endpoint outside has DNAT in its connection.
-// A reply is a reply to connection tracking. Untracked packets are none of these.
+// A reply is a packet that connection tracking sees in the reply direction. Untracked packets are
+// none of these.
 
 // dropOutside drops packets that came out of a tunnel and leave the cluster, except replies and
-// what this node translated.
+// packets that this node translated.
 func dropOutside() []nft.Rule {
 	return []nft.Rule{
 		nft.All(nft.Direction(nft.Eq, ctReply), nft.Return),

@@ -9,13 +9,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// A pod's packet is recognized by the group of its link, from the moment the link exists, so no
-// program is attached to it. The rules are here. The elements, one for each address of a pod,
-// belong to the plugin (pkg/pod), and no change of the rules touches them:
+// A pod's packet is recognized by the group of its link. That works from the moment the link
+// exists, and needs no program at the link. This file plans the rules. The plugin (pkg/pod) writes
+// the elements, one for each address of a pod, and no change of the rules touches them:
 //
 //	pod ─► vpod… ─► kubeveil_pods (raw-10): mark; source not in @pods: drop ─► kubeveil_guard (raw) ─► route
 //
-// What an honest kernel sends from a link-local or unspecified address is counted apart.
+// Packets that a pod's kernel sends by itself from a link-local or unspecified address have their
+// own counter.
 //
 // If only this table is missing, the guard's table drops pods' packets without a mark.
 
@@ -33,9 +34,9 @@ var podSets = []struct {
 	{abi.NFTPodSet6, nft.Source6, nftables.TypeIP6Addr},
 }
 
-// Pods plans the pods' table. A change of its rules keeps sets and counter, so no pod loses its
-// addresses, and a concurrent ADD is not lost. Only if a set has another shape, everything is
-// replaced, and the daemon's repair of pods fills the sets.
+// Pods plans the pods' table. A change of its rules keeps sets and counters, so no pod loses its
+// addresses, and a concurrent ADD is not lost. Only if a set has another type is the whole table
+// replaced. The daemon's repair of pods then fills the sets.
 func Pods() *nft.Table {
 	rules := []nft.Rule{
 		nft.All(nft.InGroup(nft.Neq, abi.PodGroup), nft.Return),
@@ -60,12 +61,12 @@ func Pods() *nft.Table {
 	return t
 }
 
-// forgedChain has the packets with a source that does not belong to their link, and drops all of
-// them. It calls linkLocalChain for packets with a link-local or unspecified source.
+// forgedChain receives the packets with a source that does not belong to their link, and drops all
+// of them. It calls linkLocalChain for packets with a link-local or unspecified source.
 const forgedChain, linkLocalChain = "forged", "link_local"
 
-// dropLinkLocal drops, with a counter of their own, the packets that the kernel of each network
-// namespace with IPv6 sends by itself. The types of ICMPv6 are from RFC 2710, 4861 and 3810:
+// dropLinkLocal drops the packets that the kernel of each network namespace with IPv6 sends by
+// itself. They have their own counter. The types of ICMPv6 are from RFC 2710, 4861 and 3810:
 // multicast listener and router solicitation, neighbour discovery, version 2 multicast listener
 // report.
 func dropLinkLocal() (rules []nft.Rule) {
@@ -79,8 +80,8 @@ func dropLinkLocal() (rules []nft.Rule) {
 	return rules
 }
 
-// dropForged drops packets whose source does not belong to their link, by the chain forged: name
-// and address are one key.
+// dropForged sends packets whose source does not belong to their link to the chain forged. The key
+// of the set is the link's name and the address.
 func dropForged(saddr nft.Field, set string) nft.Rule {
 	return nft.All(nft.Family(saddr.Family), nft.Rule{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: unix.NFT_REG_1},

@@ -15,7 +15,7 @@ import (
 type icmp struct {
 	chain         string
 	nfproto, l4   byte
-	types         [][2]byte // of errors, from and to
+	types         [][2]byte // ranges of the types of errors
 	src, dst, len uint32    // addresses of the quoted packet
 	proto, ports  uint32    // its protocol, and its ports when it has no options
 	set           string
@@ -28,8 +28,7 @@ var icmps = []icmp{
 		8 + 24, 16, 8 + 6, 8 + 40, setRanges6},
 }
 
-// dropQuotes drops ICMP errors that quote packets of the cluster, or probes, among those that match
-// matches.
+// dropQuotes drops ICMP errors of this protocol that quote packets of the cluster, or probes.
 func (i icmp) dropQuotes() []nft.Rule {
 	port := binary.BigEndian.AppendUint16(nil, abi.ProbePort)
 	var rules []nft.Rule
@@ -52,7 +51,7 @@ func (i icmp) dropQuotes() []nft.Rule {
 // match matches the protocol.
 func (i icmp) match() nft.Rule { return nft.All(nft.Proto(nft.Eq, i.l4), nft.Family(i.nfproto)) }
 
-// typed matches ICMP messages with a type in t.
+// typed matches ICMP messages with a type from t[0] to t[1].
 func typed(t [2]byte) nft.Rule {
 	return nft.Rule{
 		nft.Load(nft.Transport, 0, 1),

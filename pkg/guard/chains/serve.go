@@ -5,9 +5,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// A client outside connects to a service. At the link its packet has the service's address, in this
-// host the backend's address, and the reply has the backend's address until it leaves. The programs
-// at links that translate between the two mark such packets, both ways:
+// A client outside connects to a service. At the link its packet has the service's address. Inside
+// this host the packet has the backend's address, and so does the reply until it leaves. The
+// programs at links that translate between the two mark such packets, both ways:
 //
 //	client > service ─► NIC: guard, then translated and marked ─► here: client > backend ─► pod or tunnel
 //	client < service ◄─ NIC: translated, then guard ◄──────────── here: client < backend, marked ◄─ pod or tunnel
@@ -17,15 +17,15 @@ import (
 // a packet that leaves a pod's network namespace loses it. A pod's packet still reaches a backend
 // only by a tunnel.
 
-// A pod's packet to a service may stay untranslated: a segment of a forgotten flow, a fragment, a
-// lost service table. One to a service address is dropped as in Ranges. One to a LoadBalancer IP
-// would leave in clear, although a backend may be inside. So a pod's packets to such addresses are
-// dropped, except replies: a load balancer that does not keep its clients' addresses connects from
-// the address of the service.
+// A pod's packet to a service may stay untranslated: it is a segment of a forgotten flow or a
+// fragment, or the service table is lost. A packet to a ClusterIP is dropped, because Ranges
+// contains its address. A packet to a LoadBalancer IP would leave in clear, although a backend may
+// be inside. So a pod's packets to such addresses are dropped, except replies: a load balancer that
+// does not keep its clients' addresses connects from the address of the service.
 //
-// Connection tracking recognizes replies and marks them for the programs at links, which cannot.
-// Routes cannot distinguish the two. A packet that opens such a connection is refused with a reset
-// before.
+// Connection tracking recognizes replies, and a rule marks them for the programs at links, which
+// cannot recognize them. Routes cannot distinguish replies from other packets. A packet that opens
+// such a TCP connection was answered with a reset earlier (tcp.go).
 
 // markAnswers marks and accepts pods' replies to addresses of services. A packet without a
 // connection, or of an unknown one, continues to the next rule.
@@ -37,8 +37,8 @@ func markAnswers() (rules []nft.Rule) {
 	return rules
 }
 
-// dropUntranslated drops pods' packets to addresses of services; translated ones and replies have
-// passed before.
+// dropUntranslated drops pods' packets to addresses of services. Earlier rules have accepted
+// translated packets and replies.
 func dropUntranslated() (rules []nft.Rule) {
 	for _, f := range families {
 		rules = append(rules, nft.All(f.daddr.In(f.vips), Drop(Untranslated)))

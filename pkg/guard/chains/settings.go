@@ -15,11 +15,11 @@ type Settings struct {
 	// Ranges are the cluster and service ranges. A packet from or to them never passes a guarded
 	// link.
 	Ranges []netip.Prefix
-	// NodeAddrs are the addresses of all known nodes. A pod's packet to one never leaves by a
-	// guarded link.
+	// NodeAddrs are the addresses of all known nodes. A pod's packet to such an address never
+	// leaves by a guarded link.
 	NodeAddrs []netip.Addr
 	// VIPs are addresses of services outside Ranges: LoadBalancer IPs and external IPs. A pod's
-	// packet to one that was not translated does not leave by a guarded link, unless it is a reply
+	// untranslated packet to such an address does not leave by a guarded link, unless it is a reply
 	// to a client there.
 	VIPs []netip.Addr
 	// PodPrefixes are this node's own prefixes. Connections of other nodes' pods that are
@@ -33,11 +33,12 @@ type Settings struct {
 	// Datagrams sets which sources of tunnel datagrams are accepted (datagram.go). Nil keeps the
 	// setting in force.
 	Datagrams *Datagrams
-	// Unsampled reports whether dropped packets are only counted: the kernel cannot sample them.
+	// Unsampled reports whether dropped packets are only counted, because the kernel cannot sample
+	// them.
 	Unsampled bool
 }
 
-// Validate returns what is wrong with the settings, joined.
+// Validate returns an error that joins all mistakes in the settings.
 func (s Settings) Validate() error {
 	var errs []error
 	for _, p := range s.Ranges {
@@ -89,8 +90,8 @@ func (s Settings) Table() *nft.Table {
 	return t
 }
 
-// Keep keeps the elements in force that the settings do not determine. The first table is planned
-// by them, the other one is in force.
+// Keep copies to t, the table that s plans, the elements of have, the table in force, that s does
+// not determine.
 func (s Settings) Keep(t, have *nft.Table) {
 	if s.PodPrefixes == nil {
 		keep(t, have, setSelf4, setSelf6)
@@ -101,14 +102,14 @@ func (s Settings) Keep(t, have *nft.Table) {
 	keepDatagrams(t, have, s.Datagrams)
 }
 
-// keep keeps the elements in force of these sets, while their content is not known.
+// keep copies the elements of these sets from have, the table in force, to t.
 func keep(t, have *nft.Table, sets ...string) {
 	for _, name := range sets {
 		t.Set(name).Elements = have.Set(name).Elements
 	}
 }
 
-// distinct returns each value once, in the order of the first ones.
+// distinct returns each value once, in the order of first occurrence.
 func distinct[T comparable](all []T) (once []T) {
 	seen := make(map[T]bool, len(all))
 	for _, v := range all {

@@ -10,17 +10,17 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// A pod may reach a node through another one: by that node's NodePort, whose backend is a process
-// of a host, even of the pod's own host. From there on the packet cannot keep its source, because
-// peers accept a pod's address only from the pod's node, and the reply must return through here. It
-// cannot have this node's address either, because the reply would be host to host. So its source
-// becomes self, an address among this node's pods' addresses, which peers accept only from this
+// A pod may reach a node through this node, by a NodePort whose backend is a process of a host,
+// even of the pod's own host. After that translation the packet cannot keep its source, because
+// peers accept a pod's address only from the pod's node, and the reply must return through this
+// node. It cannot have this node's address either, because the reply would be host to host. So its
+// source becomes self, an address in this node's pod prefix, which peers accept only from this
 // node's tunnel:
 //
 //	pod of A ═► B: translated to C or A, source becomes self ═► answers self ═► B ═► pod of A
 //
-// This applies only to connections that other programs translated here: B forwards nothing else to
-// nodes. A pod of B itself keeps its source, which is valid where it arrives. While self is
+// This applies only to connections that other programs translated here, because B forwards no other
+// packets to nodes. A pod of B itself keeps its source, which peers accept from B. While self is
 // unknown, sources are kept, and the peer's tunnel drops the packet.
 
 // ctDstNAT is IPS_DST_NAT (nf_conntrack_common.h).
@@ -51,8 +51,8 @@ func sendFromSelf() (rules []nft.Rule) {
 	return rules
 }
 
-// sourceFrom translates the source to the address that a map has for the group of tunnels; without
-// one the rule does nothing.
+// sourceFrom translates the source to the address that a map has for the group of tunnels. If the
+// map has no address, the rule does nothing.
 func (f family) sourceFrom(name string) nft.Rule {
 	return nft.Rule{
 		&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1},
@@ -71,8 +71,8 @@ func (f family) sourceFrom(name string) nft.Rule {
 //	client ─► NodePort: backend elsewhere ─► keep_source: this node's own address ─► veil0 ═► peer
 //	                                         (kube-proxy's masquerade comes too late)
 //
-// Packets of pods and tunnels have a source before that (sendFromSelf, sendToPods). Packets of
-// a service flow (ServiceMark) get their source from the programs at links.
+// Earlier rules decide the source of packets of pods and tunnels (sendFromSelf, sendToPods).
+// Packets of a service flow (ServiceMark) get their source from the programs at links.
 
 // sourceAddrs returns the first address of each family.
 func sourceAddrs(self []netip.Addr) (first []netip.Addr) {
@@ -91,8 +91,9 @@ func sourceAddrs(self []netip.Addr) (first []netip.Addr) {
 //	pod ─► own node's NodePort: backend elsewhere ─► keeps its source ─► veil0 ═► peer
 //	pod of A ═► B's NodePort: backend on A or C ─► B's own address ─► veil0 ═► peer
 //
-// A pod of this node keeps its source, which the peer takes from this node. A pod of another node
-// cannot: peers take its address only from its own node, and the reply must return through here.
+// A pod of this node keeps its source, which the peer accepts from this node. A pod of another node
+// cannot keep it, because peers accept its address only from its own node, and the reply must
+// return through this node.
 func sendToPods() (rules []nft.Rule) {
 	out := nft.OutGroup(nft.Eq, abi.TunnelGroup)
 	for _, f := range families {
@@ -105,9 +106,9 @@ func sendToPods() (rules []nft.Rule) {
 	return rules
 }
 
-// sendFromOwn fixes the source of the node's own packets into a tunnel, and of those that it
-// forwards there for a client outside. An own address stays; any other is replaced by the preferred
-// one.
+// sendFromOwn fixes the source of the node's own packets into a tunnel, and of packets that it
+// forwards there for a client outside. A source in SelfAddrs stays. Any other source is replaced by
+// the preferred address.
 func sendFromOwn() []nft.Rule {
 	rules := []nft.Rule{nft.All(fromInside(), nft.Return), passServed()}
 	out := nft.OutGroup(nft.Eq, abi.TunnelGroup)

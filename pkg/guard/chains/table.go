@@ -73,12 +73,12 @@ const loIndex = 1
 // afterSourceNAT is after priority srcnat (100), where translations are visible.
 const afterSourceNAT = 110
 
-// chains are all chains, jump targets first. They depend only on the version.
+// chains returns all chains, jump targets first. They depend only on the version.
 //
-// Every packet of the host evaluates each condition before its own, so the most frequent come
-// first: packets to pods and into tunnels, packets from them, encrypted ones. Rare cases have
-// chains of their own. A packet that came from a pod or a tunnel is judged by that link
-// (origin.go), before its mark, which another program may have set.
+// Every packet of the host is compared with each condition before the one that matches, so the most
+// frequent cases come first: packets to pods and into tunnels, packets from them, encrypted
+// packets. Rare cases have their own chains. A packet that came from a pod or a tunnel is judged by
+// that link (origin.go), before its mark, which another program may have set.
 func chains() []nft.Chain {
 	in := slices.Concat([]nft.Rule{dropLoopback()}, passMarked(), []nft.Rule{skipTunnelled(),
 		nft.All(nft.Meta(expr.MetaKeyIIF, nft.Eq, nft.Native(loIndex)), nft.Return)},
@@ -124,14 +124,14 @@ func chains() []nft.Chain {
 	)
 }
 
-// encrypted matches packets that a tunnel sends to its peer by the tunnels' mark, which pods'
-// packets lose first (pods.go). If another process of this host sets that mark, the programs at
-// links still judge its packets.
+// encrypted matches the packets that a tunnel sends to its peer. They have the tunnels' mark, which
+// earlier rules remove from pods' packets (pods.go). If another process of this host sets that
+// mark, the programs at links still judge its packets.
 func encrypted() nft.Rule {
 	return nft.All(nft.Mark(abi.TunnelMark, nft.Neq, 0), nft.Proto(nft.Eq, unix.IPPROTO_UDP))
 }
 
-// dropSources drops packets from the ranges, of those that match before.
+// dropSources drops packets that match before and have a source in the ranges.
 func dropSources(before nft.Rule) (rules []nft.Rule) {
 	for _, f := range families {
 		rules = append(rules, nft.All(before, f.saddr.In(f.ranges), Drop(SrcInRange)))
@@ -139,7 +139,7 @@ func dropSources(before nft.Rule) (rules []nft.Rule) {
 	return rules
 }
 
-// dropDestinations drops packets to the ranges, of those that match before.
+// dropDestinations drops packets that match before and have a destination in the ranges.
 func dropDestinations(before nft.Rule) (rules []nft.Rule) {
 	for _, f := range families {
 		rules = append(rules, nft.All(before, f.daddr.In(f.ranges), Drop(DstInRange)))
@@ -147,7 +147,7 @@ func dropDestinations(before nft.Rule) (rules []nft.Rule) {
 	return rules
 }
 
-// dropMarked drops pods' packets to the cluster that leave by no tunnel.
+// dropMarked drops pods' packets to the cluster that leave outside a tunnel.
 func dropMarked() []nft.Rule {
 	var toRanges, toNodes []nft.Rule
 	for _, f := range families {

@@ -20,7 +20,7 @@ import (
 // typeLocal is RTN_LOCAL (include/uapi/linux/rtnetlink.h); such a route has no output link either.
 const typeLocal = unix.RTN_LOCAL
 
-// Flags of TCP, RFC 9293 section 3.1, and where they are.
+// Flags of TCP and their offset in the header (RFC 9293, section 3.1).
 const (
 	tcpFlags                    = 13
 	tcpFIN, tcpSYN, tcpRST      = 0x01, 0x02, 0x04
@@ -28,7 +28,8 @@ const (
 	tcpOpens               byte = tcpFIN | tcpSYN | tcpRST | tcpACK
 )
 
-// refuseChain answers a pod's packet that opens a connection without a route.
+// refuseChain returns the chain that answers with a reset if a pod's packet opens a connection to a
+// destination without a route.
 func refuseChain() nft.Chain {
 	rules := []nft.Rule{
 		nft.All(nft.Proto(nft.Neq, unix.IPPROTO_TCP), nft.Return),
@@ -49,10 +50,10 @@ func refuseChain() nft.Chain {
 }
 
 // Other programs translate a pod's packets to a service by their connection tracking entry. That
-// entry may be lost: in time, by hand, or with a link that masquerading used. Connection tracking
-// then takes the connection up again from any segment (nf_conntrack_tcp_loose), as one to the
-// service address itself. If no service has that address any more, the pod's next segment would
-// leave in clear:
+// entry may be lost: it times out, an administrator deletes it, or the link that masquerading used
+// disappears. Connection tracking then takes the connection up again from any segment
+// (nf_conntrack_tcp_loose), as one to the service address itself. If no service has that address
+// any more, the pod's next segment would leave in clear:
 //
 //	before   pod ─► service, becomes backend ─► veil0 ═►
 //	after    pod ─► service, unassigned now ──► NIC, masqueraded
@@ -63,19 +64,19 @@ func refuseChain() nft.Chain {
 // here leaves no entry, so the next one counts as first again.
 //
 // The pod would retransmit a dropped segment for a quarter of an hour, in vain: connection tracking
-// has no route back for its replies. So the pod gets a reset, if it is clear before routing that
-// the packet leaves.
+// has no route back for its replies. So the pod gets a reset if a rule before routing can tell that
+// the packet would leave.
 //
 // The programs at links track their own flows (ServiceMark) from the SYN on, regardless of how
 // connection tracking changed the addresses.
 
-// beforeAllNAT is before every other NAT chain: the first that translates ends the walk. The kernel
-// accepts NAT chains only after connection tracking (-200).
+// beforeAllNAT is before every other NAT chain, because the first chain that translates a packet
+// ends the walk. The kernel accepts NAT chains only after connection tracking (-200).
 const beforeAllNAT = -199
 
 // midstreamChain drops TCP segments that leave the cluster and take a connection up midstream, from
 // this node's pods or out of a tunnel. Replies of this node to a marked packet have no input link,
-// and a client outside has another one.
+// and packets of a client outside have another link.
 func midstreamChain() nft.Chain {
 	return nft.Base("midstream", nftables.ChainTypeNAT, nftables.ChainHookPostrouting,
 		beforeAllNAT,
@@ -89,7 +90,7 @@ func midstreamChain() nft.Chain {
 }
 
 // refuseMidstreamChain answers such a segment of a pod with a reset if no rule translates it. It
-// runs after dstnat (-100): a translation by other rules ends the walk before it.
+// runs after dstnat (-100), because a translation by other rules then ends the walk earlier.
 func refuseMidstreamChain() nft.Chain {
 	rules := []nft.Rule{
 		nft.All(nft.InGroup(nft.Neq, abi.PodGroup), nft.Return),

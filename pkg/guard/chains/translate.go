@@ -16,10 +16,10 @@ import (
 //
 //	pod ─► source becomes node-1's ─► veil0 ═► node-2: answers node-1 ─► NIC, in clear
 //
-// So a pod keeps its source towards nodes. A packet that lost it nevertheless (its connection is
-// older than the rule) does not enter the tunnel. The same holds for packets of other nodes' pods
-// that pass this node, for example to a NodePort: they are routed and judged like packets of this
-// node's pods. Their source is decided in source.go.
+// So a pod's packets to nodes keep their source. A packet that lost its source nevertheless,
+// because its connection is older than the rule, does not enter the tunnel. The same holds for
+// packets of other nodes' pods that pass this node, for example to a NodePort: they are routed and
+// judged like packets of this node's pods. Their source is decided in source.go.
 
 // beforeSourceNAT is before priority srcnat (100): the first chain that translates decides.
 const beforeSourceNAT = 90
@@ -27,7 +27,7 @@ const beforeSourceNAT = 90
 // ctOriginal and ctReply are IP_CT_DIR_ORIGINAL and IP_CT_DIR_REPLY (nf_conntrack_tuple_common.h).
 const ctOriginal, ctReply = 0, 1
 
-// family is the header fields and sets of an address family.
+// family holds the header fields and sets of an address family.
 type family struct {
 	saddr, daddr                                             nft.Field
 	nodes, ranges, vips, self, own, source, endpoints, outer string
@@ -40,15 +40,15 @@ var families = []family{
 		setEndpoints6, setOuter6},
 }
 
-// skipTunnelled accepts packets out of a tunnel and returns them the mark of pods' packets. Their
+// skipTunnelled accepts packets out of a tunnel and sets the mark of pods' packets on them. Their
 // routing then uses the same table, which reaches nodes only by a tunnel.
 func skipTunnelled() nft.Rule {
 	return nft.All(nft.InGroup(nft.Eq, abi.TunnelGroup), nft.SetMark(0, abi.PodMark), nft.Return)
 }
 
-// keepSource translates the source to itself: a connection is translated only once. Packets from a
-// pod or a tunnel are recognized by their link; others with the mark belong to a client of a
-// service.
+// keepSource translates the source to itself, so that no later rule translates it, because NAT
+// applies only once to a connection. Packets from a pod or a tunnel are recognized by their link.
+// Other packets with the mark belong to a client of a service.
 func keepSource() (rules []nft.Rule) {
 	for _, f := range families {
 		for _, from := range []nft.Rule{fromInside(), marked()} {
@@ -59,7 +59,8 @@ func keepSource() (rules []nft.Rule) {
 	return rules
 }
 
-// sourceKept translates the source to the address in register 1, its own.
+// sourceKept translates the source to the address in register 1, which holds the packet's own
+// source.
 func (f family) sourceKept() nft.Rule { return nft.Rule{nft.SourceNAT(f.saddr.Family)} }
 
 // enterTunnel judges packets that are about to enter a tunnel. Most go to pods and pass with the
@@ -73,10 +74,10 @@ func enterTunnel() (rules []nft.Rule) {
 		dropTranslated(unserved()))
 }
 
-// dropTranslated drops packets that open or continue such a connection. Replies rightly have a
-// translated source. The node's own marked packets, its probes, have no input link. A service's
-// client that came in by a guarded link also has a source of its own; packets from a pod or a
-// tunnel have theirs from the ranges.
+// dropTranslated drops packets that match of and have a source outside the ranges, because their
+// source was translated. Replies pass, since their source is rightly translated. The node's own
+// marked packets, its probes, have no input link and pass too. of must leave out packets of a
+// service's client that came in by a guarded link, because their own source is outside the ranges.
 func dropTranslated(of nft.Rule) (rules []nft.Rule) {
 	for _, f := range families {
 		rules = append(rules, nft.All(nft.Meta(expr.MetaKeyIIF, nft.Neq, nft.Native(0)), of,
@@ -88,7 +89,7 @@ func dropTranslated(of nft.Rule) (rules []nft.Rule) {
 // marked matches packets of pods.
 func marked() nft.Rule { return nft.Mark(abi.PodMark, nft.Neq, 0) }
 
-// keepChain decides sources before any other chain can.
+// keepChain returns the chain that decides sources before any other chain can.
 func keepChain() nft.Chain {
 	return nft.Base("keep_source", nftables.ChainTypeNAT, nftables.ChainHookPostrouting,
 		beforeSourceNAT, slices.Concat(sendFromSelf(), keepSource(), sendToPods(), sendFromOwn())...)

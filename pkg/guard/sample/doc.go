@@ -5,8 +5,8 @@
 //
 // It promises:
 //   - Samples stay in the ring until they are read. When the ring is full, new samples are lost.
-//   - Each sample is read once. The ring stores the position of its reader, also for the next
-//     process.
+//   - Each sample is read once. The ring stores the position of its reader, so the next process
+//     continues there.
 //   - Programs copy headers up to the ports, never payload.
 //   - Written counts exactly the samples that are or were in the ring.
 //

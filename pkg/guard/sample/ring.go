@@ -14,13 +14,13 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nflog"
 )
 
-// Sample is what is kept of a dropped packet.
+// Sample describes a dropped packet.
 type Sample struct {
 	// Packet has the name of the reason as its Prefix. Its Headers are zero if the packet has no
 	// IP header that can be read.
 	nflog.Packet
 	// Netns is the cookie of the network namespace of a socket that a service refused. Src is then
-	// not valid: the socket has sent no packet. It is 0 for packets.
+	// not valid, because the socket has sent no packet. Netns is 0 for packets.
 	Netns uint64
 	// ARP reports whether the packet is an ARP message. Src and Dst are then its sender and its
 	// target.
@@ -29,7 +29,7 @@ type Sample struct {
 	Time time.Time
 }
 
-// Ring is the ring of samples and what programs know of it. Its maps belong to the caller.
+// Ring holds the ring of samples and the map of its limits. The caller owns both maps.
 type Ring struct {
 	// Samples is the ring.
 	Samples *ebpf.Map
@@ -37,8 +37,8 @@ type Ring struct {
 	Limits *ebpf.Map
 }
 
-// Written returns how many samples programs have written since the ring was made, by reason, without
-// zeroes.
+// Written returns the number of samples that programs have written since the ring was made, by
+// reason. It leaves out reasons without samples.
 func (r Ring) Written() (map[string]uint64, error) {
 	written := map[string]uint64{}
 	for number, name := range names {
@@ -53,7 +53,7 @@ func (r Ring) Written() (map[string]uint64, error) {
 	return written, nil
 }
 
-// names are the names of reasons by the numbers that samples have.
+// names maps the reason numbers of samples to the names of reasons.
 var names = reasonNames()
 
 func reasonNames() map[uint32]string {
@@ -74,7 +74,7 @@ func nameOf(number uint32) string {
 	if name := names[number]; name != "" {
 		return name
 	}
-	return fmt.Sprintf("reason %d", number) // of another version
+	return fmt.Sprintf("reason %d", number) // a program of another version wrote it
 }
 
 // Reader reads samples. Close it at the end.
@@ -158,7 +158,7 @@ func (s *Sample) readSocket(b []byte) bool {
 	return true
 }
 
-// ago returns the time at which CLOCK_BOOTTIME had a value.
+// ago returns the wall-clock time at which CLOCK_BOOTTIME had the value boot, in nanoseconds.
 func ago(boot uint64) time.Time {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
