@@ -1,6 +1,6 @@
-// Package arrange makes few rules and sets of many lines of NetworkPolicies, whose order has no
-// meaning: lines with the same peers share a set of ports, lines with the same ports a set of
-// peers, and what is left becomes boxes of addresses and ports in one set.
+// Package arrange joins many lines of NetworkPolicies, whose order has no meaning, into few rules
+// and sets. Lines with the same peers share a set of ports. Lines with the same ports share a set
+// of peers. The remaining lines become boxes of addresses and ports in one set.
 //
-// Start reading at Arrange; DisjointBoxes makes the elements of a set of boxes.
+// Start reading at Arrange; DisjointBoxes returns the elements of a set of boxes.
 package arrange

@@ -1,5 +1,5 @@
-// Package compile makes lines and definitions of sets of single policies. It does not know which
-// pods there are.
+// Package compile compiles single policies into lines and definitions of sets. It does not need to
+// know which pods exist.
 //
 // A policy that cannot be compiled, or that exceeds a bound, denies everything in the directions
 // that it isolates; Problem holds the reason.
