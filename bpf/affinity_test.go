@@ -30,8 +30,8 @@ type sticky struct {
 	_     [4]byte
 }
 
-// stickyTo returns the packet programs with one service. It has these pods as backends and session
-// affinity of an hour.
+// stickyTo returns the packet programs with one service. The service has these pods as backends and
+// a session affinity of one hour.
 func stickyTo(t *testing.T, pods ...string) *ebpf.Collection {
 	t.Helper()
 	l := &lab{coll: packets(t)}
@@ -51,8 +51,8 @@ func backendOf(t *testing.T, coll *ebpf.Collection, client, to netip.AddrPort) n
 	return dst
 }
 
-// TestAffinityIsOfAnAddress uses so many clients that all choose one backend once in 2^31 runs.
-// Their addresses differ in either half.
+// TestAffinityIsOfAnAddress uses so many clients that all of them choose the same backend by chance
+// only once in 2^31 runs. Their addresses differ in both halves.
 func TestAffinityIsOfAnAddress(t *testing.T) {
 	const clients = 32
 	for i, a := range labAddrs {
@@ -78,8 +78,8 @@ func TestAffinityIsOfAnAddress(t *testing.T) {
 	}
 }
 
-// TestAffinityCountsFromItsLastUse keeps a client at a backend that is draining: it keeps its
-// clients and gets no new one.
+// TestAffinityCountsFromItsLastUse has a client at a draining backend, which keeps its clients but
+// gets no new ones.
 func TestAffinityCountsFromItsLastUse(t *testing.T) {
 	for _, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestAffinityCountsFromItsLastUse(t *testing.T) {
 			backendOf(t, coll, at(a.client, port), vip)
 			all := allOf[stickyKey, sticky](t, coll, "service_clients")
 			if len(all) != 1 {
-				t.Fatalf("one client has %v", all)
+				t.Fatalf("affinity entries after one client: %v, want one", all)
 			}
 
 			key := slices.Collect(maps.Keys(all))[0]
@@ -115,8 +115,8 @@ func TestAffinityCountsFromItsLastUse(t *testing.T) {
 	}
 }
 
-// TestAffinityIsOfANamespace uses clients of one cgroup in so many network namespaces that all of a
-// family choose one backend once in 2^18 runs.
+// TestAffinityIsOfANamespace uses clients of one cgroup in so many network namespaces that all
+// clients of a family choose the same backend by chance only once in 2^18 runs.
 func TestAffinityIsOfANamespace(t *testing.T) {
 	const callers = 20
 	services := []string{"198.18.0.2", "fd42::2"}
@@ -168,8 +168,8 @@ func backendIn(t *testing.T, ns *nettest.NS, addr string) netip.Addr {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
 }
 
-// TestChoicesAreEven fails by chance once in 170,000 runs: then one of ten backends is 5 standard
-// deviations away from its share.
+// TestChoicesAreEven fails if one of ten backends is 5 standard deviations away from its share,
+// which happens by chance once in 170,000 runs.
 func TestChoicesAreEven(t *testing.T) {
 	const choices = 30_000
 	backends := nettest.Addrs("198.18.1.1", "198.18.1.2", "198.18.1.3", "198.18.1.4", "198.18.1.5",

@@ -8,11 +8,11 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// TestFrontendsAreReadInOrder holds that a full barrier is between the two look-ups of a frontend:
-// an atomic operation that returns the old value. This machine's processor may need none, so the
-// test reads the instructions. The compiler chooses where among them the backend is read, and may
-// repeat the first look-up at the end of the loop that tries again. A program at connect looks up a
-// frontend of the host before.
+// TestFrontendsAreReadInOrder checks that a full barrier, an atomic operation that returns the old
+// value, is between the two look-ups of a frontend. This machine's processor may not need a
+// barrier, so the test reads the instructions. The compiler chooses where the backend is read, and
+// may repeat the first look-up at the end of the retry loop. A program at connect first looks up a
+// frontend with scope Host.
 func TestFrontendsAreReadInOrder(t *testing.T) {
 	const fronts, barrier = "service_fronts", "barrier"
 	choosing := 0

@@ -22,10 +22,10 @@ const (
 	verifierStack        = 512
 )
 
-// budget is how much of the verifier's limits a program may use on each tested kernel. instructions
-// counts the verified instructions of all branches and functions; stack the bytes of the deepest
-// chain of calls. Verifiers of different releases count differently, so instructions leaves room
-// for twice as many. All of them count the same bytes of stack.
+// budget is the part of the verifier's limits that a program may use on each tested kernel.
+// instructions counts the verified instructions of all branches and functions. stack is the bytes
+// of the deepest chain of calls. Verifiers of different releases count differently, so instructions
+// leaves room for twice as many. All of them count the same bytes of stack.
 type budget struct {
 	instructions uint32
 	stack        int
@@ -101,7 +101,7 @@ func TestProgramsKeepTheirBudgets(t *testing.T) {
 func expectBudget(t *testing.T, name string, prog *ebpf.Program, insns asm.Instructions) {
 	limit, ok := budgets[name]
 	if !ok {
-		t.Fatal("it has no budget")
+		t.Fatal("the program has no budget")
 	}
 	if limit.instructions > verifierInstructions/2 || limit.stack > verifierStack {
 		t.Errorf("its budget %+v leaves no room", limit)
@@ -125,15 +125,15 @@ func expectBudget(t *testing.T, name string, prog *ebpf.Program, insns asm.Instr
 
 var stackDepth = regexp.MustCompile(`stack depth ([0-9+]+)`)
 
-// function is a part of a program: its own bytes of stack, and the functions that it calls.
+// function is a function of a program, with its own bytes of stack and the functions that it calls.
 type function struct {
 	stack int
 	calls []string
 }
 
 // deepest returns the stack of the deepest chain of calls and the functions of that chain. It adds
-// up as the verifier does (check_max_stack_depth in kernel/bpf/verifier.c). The verifier's log has
-// the stack of each function, in the order of the instructions.
+// stacks up as the verifier does (check_max_stack_depth in kernel/bpf/verifier.c). The verifier's
+// log has the stack of each function, in the order of the instructions.
 func deepest(t *testing.T, insns asm.Instructions, log string) (stack int, chain []string) {
 	t.Helper()
 	called := make(map[string]bool)

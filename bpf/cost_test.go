@@ -10,14 +10,15 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// step is a packet of a connection from outside to a pod of this node, at one program.
+// step is a packet of a connection from outside to a pod of this node, and the program that gets
+// it.
 type step struct {
 	name, prog  string
 	proto       byte
 	flags       byte
 	mark        uint32
 	fromBackend bool
-	translated  bool // its destination was changed before, or it comes from the backend
+	translated  bool // it was already translated, or it comes from the backend
 	times       int  // how often it is sent
 }
 
@@ -39,8 +40,8 @@ var connectionSteps = []step{
 	{"udp-reply-out", "service_out", unix.IPPROTO_UDP, 0, servedMark, true, true, 4},
 }
 
-// BenchmarkConnections reports how long the programs run for each packet of connections from outside
-// to a pod of this node, as the kernel counts it (BPF_STATS_RUN_TIME). Each round has a thousand
+// BenchmarkConnections reports the run time of the programs per packet of connections from outside
+// to a pod of this node, as the kernel measures it (BPF_STATS_RUN_TIME). Each round has a thousand
 // connections, whose packets take turns. It reports the medians of the rounds.
 func BenchmarkConnections(b *testing.B) {
 	coll := servedBy(b, packetsWith(b, 1<<17))

@@ -9,8 +9,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// reading is the state while the headers of a packet are read, one a step, as in lib/guard/encap.h.
-// The oracle is written as plainly as possible and compared with the programs.
+// reading is the state of the oracle while it reads the headers of a packet, one per step, as
+// lib/guard/encap.h does. The oracle is written as plainly as possible, and the test compares it
+// with the programs.
 type reading struct {
 	rest   []byte // from the next header on
 	proto  int    // of the next header; 255 means none
@@ -21,7 +22,7 @@ type reading struct {
 	judge  judge
 }
 
-// judge is the rules that hold for a packet.
+// judge holds the rules that apply to a packet.
 type judge struct {
 	inRange, node, vip func(netip.Addr) bool
 	leaves, pod        bool
@@ -72,7 +73,7 @@ func (r *reading) follows() bool {
 	return r.six && slices.Contains([]int{0, 43, 44, 60, 135, 139, 140}, r.proto)
 }
 
-// step reads one header. cost is how many steps of the program it takes.
+// step reads one header. cost is the number of steps that the program needs for it.
 func (r *reading) step() (cost int, reason string, end bool) {
 	switch r.proto {
 	case 4, 41:
@@ -188,7 +189,8 @@ func (r *reading) extension() (cost int, reason string, end bool) {
 	return 1 + (listed+listedMax-1)/listedMax, "", false
 }
 
-// routing judges the addresses that a routing header lists. listed is how many it read.
+// routing judges the addresses that a routing header lists. listed is the number of addresses that
+// it read.
 func (r *reading) routing(h []byte) (listed int, reason string) {
 	room, same, sameLast, n := int(h[1])*8, 0, 0, 0
 	switch h[2] {

@@ -42,8 +42,9 @@ func listing(typ, next byte, payload []byte, addrs ...string) []byte {
 	return extension(next, body, payload)
 }
 
-// compressed returns a routing header of RPL (RFC 6554). It lists the tails of addresses. The first
-// same bytes are equal to the destination's, and for the last address the first sameLast.
+// compressed returns a routing header of RPL (RFC 6554). It lists only the tails of addresses:
+// without the first same bytes or, for the last address, the first sameLast bytes, which are equal
+// to the destination's.
 func compressed(next byte, same, sameLast int, payload []byte, addrs ...string) []byte {
 	body := []byte{3, byte(len(addrs)), byte(same<<4 | sameLast), 0, 0, 0}
 	for i, a := range addrs {
@@ -62,7 +63,7 @@ func authenticated(next byte, payload []byte) []byte {
 	return append(append([]byte{next, 4}, make([]byte, 22)...), payload...)
 }
 
-// part returns a fragment header. offset counts 8 bytes each.
+// part returns a fragment header. offset is in units of 8 bytes.
 func part(next byte, offset uint16, payload []byte) []byte {
 	b := binary.BigEndian.AppendUint16([]byte{next, 0}, offset<<3|1)
 	return append(append(b, 0, 0, 0, 7), payload...)
@@ -89,8 +90,8 @@ type encapsulation struct {
 	situation string
 	frame     []byte
 	want      string // at egress, and at ingress where leaves is not set
-	marked    string // at egress, of a pod's packet; "" is want
-	leaves    bool   // only what leaves is judged so
+	marked    string // at egress, for a pod's packet; "" means want
+	leaves    bool   // only egress drops the packet
 }
 
 func passes(situation string, frame []byte) encapsulation {
@@ -101,7 +102,8 @@ func drops(situation string, frame []byte, want string) encapsulation {
 	return encapsulation{situation: situation, frame: frame, want: want}
 }
 
-// dropsLeaving is dropped at egress only; dropsPods is dropped there only if it comes from a pod.
+// dropsLeaving returns a packet that is dropped at egress only, dropsPods a packet that is dropped
+// at egress only if it comes from a pod.
 func dropsLeaving(situation string, frame []byte, want string) encapsulation {
 	return encapsulation{situation: situation, frame: frame, want: want, leaves: true}
 }
@@ -110,7 +112,7 @@ func dropsPods(situation string, frame []byte, want string) encapsulation {
 	return encapsulation{situation: situation, frame: frame, marked: want}
 }
 
-// encapsulations returns packets between hosts with something inside.
+// encapsulations returns packets between hosts that contain other packets or routing headers.
 func encapsulations() []encapsulation {
 	udp := make([]byte, 8)
 	pod4, pod6 := inside("198.18.1.5", host4, 17, udp), inside("fd42:1::5", host6, 17, udp)

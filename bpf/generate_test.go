@@ -37,8 +37,8 @@ func TestReasonsAreNumberedAndNamedOnce(t *testing.T) {
 	}
 }
 
-// TestEachDropHasAReason holds that only drop and service_drop return the verdict to drop. Both
-// count.
+// TestEachDropHasAReason checks that only drop and service_drop, which both count, return the
+// verdict to drop.
 func TestEachDropHasAReason(t *testing.T) {
 	counting := map[string]int{"lib/packet/drop.h": 1, "lib/service/refuse.h": 1,
 		"include/kernel.h": 2}

@@ -14,7 +14,8 @@ var (
 	includeLine = regexp.MustCompile(`(?m)^#include "([^"]+)"$`)
 	mapLine     = regexp.MustCompile(`(?m)^\} (\w+) SEC\("\.maps"\);$`)
 	comment     = regexp.MustCompile(`(?s)/\*.*?\*/`)
-	// declaration is a function without a body. It would close a circle that no include shows.
+	// declaration matches a function without a body. Such a declaration would allow a circle that
+	// no include shows.
 	declaration = regexp.MustCompile(`(?m)^\w[^#{}=]*\([^{}=]*\);$`)
 )
 
@@ -72,8 +73,8 @@ func TestHeadersHaveNoCircle(t *testing.T) {
 	}
 }
 
-// TestHeadersKeepTheirFloor holds the order of the folders: packet is below guard, guard below
-// service.
+// TestHeadersKeepTheirFloor checks the order of the folders: packet is below guard, and guard is
+// below service.
 func TestHeadersKeepTheirFloor(t *testing.T) {
 	floors := map[string][]string{
 		"packet":  {"packet"},

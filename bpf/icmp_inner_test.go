@@ -106,7 +106,7 @@ func TestICMPErrorsHaveNoInnerPacketOfTheCluster(t *testing.T) {
 				if q.want == "" {
 					return
 				}
-				// Cut anywhere inside ICMP, it cannot be distinguished from an error.
+				// An echo request that is cut inside ICMP cannot be distinguished from an error.
 				for n := len(in) - 13; n > 14+len(header(q.src(six), q.dst(six), 0, 0))+8; n-- {
 					l.expect(t, "guard_egress", in[:n], 0, "quoted_in_error", 0)
 				}

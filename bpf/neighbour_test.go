@@ -22,7 +22,7 @@ func discovery(typ byte, target string) []byte {
 	return message
 }
 
-// asking returns messages that look for a neighbour, and whether they name an address of the
+// asking returns messages that look for a neighbour, each with whether it names an address of the
 // cluster.
 func asking() []struct {
 	situation string

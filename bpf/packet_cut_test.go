@@ -21,17 +21,18 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// wire is a link, with or without Ethernet headers, whose other end is a file. The file gets what a
-// program at egress passes. Unlike the kernel's test run it takes packets that end inside the IP
-// header. Programs for ingress see the same here: a packet to this host, from its link header on.
+// wire is a link, with or without Ethernet headers, whose other end is a file. The file gets the
+// packets that a program at egress passes. Unlike the kernel's test run, a wire accepts packets
+// that end inside the IP header. Programs for ingress run at egress here too, because they see the
+// same data: a packet from its link header on.
 type wire struct {
 	ns    *nettest.NS
 	index int
-	skip  int // bytes of a frame that it has no place for
+	skip  int // bytes of a frame before the header that the link has
 	far   *os.File
 }
 
-// newWire creates a wire of a kind, IFF_TAP or IFF_TUN. Pods' addresses are routed to a TAP.
+// newWire creates a wire of a kind: IFF_TAP or IFF_TUN. It routes pods' addresses to a TAP.
 func newWire(t *testing.T, kind uint16) wire {
 	t.Helper()
 	nettest.NeedTUN(t)
@@ -97,7 +98,7 @@ func (w wire) pass(t *testing.T, mark uint32, frames ...[]byte) (out [][]byte) {
 		if bytes.Equal(buf[:n], end[w.skip:]) {
 			return out
 		}
-		if buf[0] != 0x33 { // the kernel's own, to groups (RFC 2464 section 7)
+		if buf[0] != 0x33 { // leave out the kernel's own multicast (RFC 2464 section 7)
 			out = append(out, bytes.Clone(buf[:n]))
 		}
 	}
@@ -116,8 +117,8 @@ func knownAt(f []byte) int {
 }
 
 // expectCut runs a program on a frame that it translates, whole and cut at every length. If the cut
-// frame has its key, the same bytes of the translated frame come out. Else the frame comes out as
-// it went in, or the guard drops it.
+// frame still contains the key of its flow, the same bytes of the translated frame must come out.
+// Otherwise the frame must come out unchanged, or the guard must drop it.
 func (w wire) expectCut(t *testing.T, coll *ebpf.Collection, prog string, full []byte,
 	mark uint32) {
 	t.Helper()

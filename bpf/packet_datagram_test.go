@@ -74,8 +74,8 @@ func TestDatagramsOfASilentClient(t *testing.T) {
 	}
 }
 
-// TestClientsOutsideTheSourceRangesAreNotRemembered holds that a refused client has no entry for
-// session affinity: otherwise it could evict the entries of admitted clients.
+// TestClientsOutsideTheSourceRangesAreNotRemembered checks that a refused client gets no entry for
+// session affinity, because it could evict the entries of admitted clients.
 func TestClientsOutsideTheSourceRangesAreNotRemembered(t *testing.T) {
 	for i, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {
@@ -103,8 +103,8 @@ func TestClientsOutsideTheSourceRangesAreNotRemembered(t *testing.T) {
 	}
 }
 
-// TestMappedAddressesHaveNoService sends IPv4-mapped addresses over IPv6. In the maps they stand
-// for IPv4, so the programs must not look them up.
+// TestMappedAddressesHaveNoService sends packets with IPv4-mapped addresses over IPv6. In the maps
+// such addresses mean IPv4, so the programs must not look them up for IPv6 packets.
 func TestMappedAddressesHaveNoService(t *testing.T) {
 	coll, a := served(t), labAddrs[0]
 	mapped := func(addr string) netip.Addr {

@@ -94,7 +94,7 @@ func putFlow(t testing.TB, coll *ebpf.Collection, k flowKey, f flow) {
 	errtest.Must(t, flowMap(coll, k, f).Put(k, tagged(k, f)))
 }
 
-// deleteFlow deletes an entry, wherever it is.
+// deleteFlow deletes an entry from the table that has it.
 func deleteFlow(t testing.TB, coll *ebpf.Collection, k flowKey) {
 	t.Helper()
 	deleted := false
@@ -143,11 +143,13 @@ func flowNow(t *testing.T) uint32 {
 	return uint32(ts.Sec)
 }
 
-// justNow is the age, in seconds, of a flow that was used a moment ago, however long the test takes
-// to write 64,512 such flows: the programs compare ages as signed numbers.
+// justNow is an age in seconds for flows that must count as just used, even if the test takes long
+// to write 64,512 of them. It is negative, which is valid because the programs compare ages as
+// signed numbers.
 const justNow int32 = -60
 
-// age makes all entries that many seconds older. A negative number makes them younger than now.
+// age makes all entries older by this number of seconds. A negative number sets their last use in
+// the future.
 func age(t *testing.T, coll *ebpf.Collection, seconds int32) {
 	t.Helper()
 	for k, f := range flows(t, coll) {
@@ -172,7 +174,7 @@ func expectAlone(t *testing.T, coll *ebpf.Collection, prog string, in []byte) {
 	expectPacket(t, coll, prog, in, in, 0, 0)
 }
 
-// ofFlow is a flow to the service at 30090, whose backend is on another node.
+// ofFlow holds the addresses of a flow to the service at 30090, whose backend is on another node.
 type ofFlow struct{ client, node, pod, self netip.AddrPort }
 
 // begin opens a connection of a client, up to the packet that leaves this node.
@@ -207,8 +209,8 @@ func (f ofFlow) expectState(t *testing.T, coll *ebpf.Collection, situation strin
 	}
 }
 
-// TestFlowsHaveAStateThatBothEndsMake: a flow is established when both ends sent, and the client's
-// FIN and RST are noted in the entry that holds the SNAT port.
+// TestFlowsHaveAStateThatBothEndsMake checks that a flow is established once both ends have sent,
+// and that the client's FIN and RST are recorded in the entry that holds the SNAT port.
 func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 	for _, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {
@@ -248,8 +250,8 @@ func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 	}
 }
 
-// An LRU map may reuse the memory of an entry for another key while a program reads it. What it read
-// then does not have the tag of its key.
+// An LRU map may reuse the memory of an entry for another key while a program reads it. The program
+// then reads an entry without the tag of its key.
 func TestEntriesOfAnotherKeyChangeNothing(t *testing.T) {
 	for _, a := range labAddrs {
 		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
@@ -276,8 +278,8 @@ func TestEntriesOfAnotherKeyChangeNothing(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreEstablishedByBothEnds: the entries of a connection are in the table of
-// established ones once its client went on after the backend's SYN-ACK, and not before.
+// TestConnectionsAreEstablishedByBothEnds checks that the entries of a connection move to the table
+// of established connections when its client sends after the backend's SYN-ACK, and not earlier.
 func TestConnectionsAreEstablishedByBothEnds(t *testing.T) {
 	const tcp = unix.IPPROTO_TCP
 	for _, a := range labAddrs {
@@ -318,7 +320,8 @@ func TestConnectionsAreEstablishedByBothEnds(t *testing.T) {
 	}
 }
 
-// TestSNATPortsAreReused has other clients' flows at all SNAT ports towards one backend.
+// TestSNATPortsAreReused connects while other clients' flows use all SNAT ports towards one
+// backend.
 func TestSNATPortsAreReused(t *testing.T) {
 	coll := servedBy(t, packetsWith(t, 1<<18))
 	for _, a := range labAddrs {
@@ -402,8 +405,8 @@ func putAtAllPorts(t *testing.T, coll *ebpf.Collection, pod netip.AddrPort, self
 	}
 }
 
-// TestReusedPortsAreTheNewFlows: late packets of the former client change nothing of the flow that
-// has its SNAT port now.
+// TestReusedPortsAreTheNewFlows checks that late packets of the former client do not change the
+// flow that now has its SNAT port.
 func TestReusedPortsAreTheNewFlows(t *testing.T) {
 	coll := servedBy(t, packetsWith(t, 1<<18))
 	for _, a := range labAddrs {
@@ -424,7 +427,7 @@ func TestReusedPortsAreTheNewFlows(t *testing.T) {
 			var taken ofFlow
 			for i := 0; taken.self != former.self; i++ {
 				if i == 1<<20 {
-					t.Fatal("nobody got the port of the closed flow")
+					t.Fatal("no client got the port of the closed flow")
 				}
 				client := at(a.client, 50000)
 				verdict, _, _, err := runPacket(t, coll, "service_in",
@@ -453,8 +456,8 @@ func TestReusedPortsAreTheNewFlows(t *testing.T) {
 }
 
 // A client has a flow to a backend and opens one from the same port by another service of that
-// backend. It may as soon as the former is closed, and no entry of the former may change the new
-// one.
+// backend. That works as soon as the first flow is closed, and no entry of the first flow may
+// change the new flow.
 func TestPortsOfClientsAtAnotherService(t *testing.T) {
 	const tcp = unix.IPPROTO_TCP
 	for _, a := range labAddrs {
@@ -592,7 +595,7 @@ func TestPodsMakeNoFlowsOfOthers(t *testing.T) {
 			if all := flows(t, coll); len(all) > 0 {
 				t.Fatalf("%s: a pod made flows of a client outside: %v", a.name, all)
 			}
-			// The client's own flow is by this node, and the pod does not end it.
+			// The client's own flow passes this node, and the pod cannot end it.
 			passed(t, coll, "service_in", segment(client, to, proto, tcpSYN, ""), 0)
 			before := flows(t, coll)
 			for _, flags := range []byte{tcpSYN, tcpACK, tcpFIN, tcpRST} {
@@ -650,7 +653,7 @@ func TestFlowsThatEndedChangeNothing(t *testing.T) {
 	}
 }
 
-// Another processor may have used an entry in a later second.
+// Another processor may have recorded a use of the entry in a later second.
 func TestDatagramsOfALaterSecondAreOfTheFlow(t *testing.T) {
 	coll := served(t)
 	for _, a := range labAddrs {

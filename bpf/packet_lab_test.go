@@ -21,8 +21,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// lab is a client, two nodes with a pod each, and a tunnel between them. The tunnel passes what a
-// peer's allowed IPs would:
+// lab is a client, two nodes with a pod each, and a tunnel between them. The tunnel passes only
+// packets that a peer's allowed IPs would accept:
 //
 //	client u0 198.19.128.1 ─── u0 198.19.128.2 node 1 vpod .254 ─── p0 198.18.1.5 pod 1
 //	          fd42:ff::1       fd42:ff::2        │ veil0
@@ -104,8 +104,8 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// tunnel carries packets between the nodes. Like WireGuard it takes from a peer only packets with
-// the peer's own addresses.
+// tunnel carries packets between the nodes. Like WireGuard, it accepts from a peer only packets
+// with a source address of the peer.
 func (l *lab) tunnel(t *testing.T) {
 	t.Helper()
 	a := nettest.OpenTUN(t, l.node1, "veil0", unix.IFF_TUN)
@@ -281,8 +281,8 @@ func (s labService) put(p *service.Planner) {
 	p.PutSlice(slice)
 }
 
-// pods starts servers in the pods. TCP and UDP reply with the pod's number, the client's address,
-// and what they got.
+// pods starts servers in the pods. The TCP and UDP servers reply with the pod's number, the
+// client's address, and the received data.
 func (l *lab) pods(t *testing.T) {
 	t.Helper()
 	for number, ns := range map[string]*nettest.NS{"1": l.pod1, "2": l.pod2} {

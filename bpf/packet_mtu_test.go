@@ -11,8 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// TestPacketsOfANarrowPath: an external client learns the path MTU of the tunnel to a backend that
-// it does not know.
+// TestPacketsOfANarrowPath checks that an external client learns the path MTU of the tunnel to the
+// backend, although it does not know the backend's address.
 func TestPacketsOfANarrowPath(t *testing.T) {
 	const narrow = 1300
 	l := newLab(t)
@@ -49,7 +49,7 @@ func TestPacketsOfANarrowPath(t *testing.T) {
 			errtest.Must(t, err)
 
 			nettest.Until(t, wirePatience, "the client knows the path", func() bool {
-				conn.Write(make([]byte, narrow+60)) // EMSGSIZE once it does
+				conn.Write(make([]byte, narrow+60)) // EMSGSIZE once the MTU is known
 				known := 0
 				raw.Control(func(fd uintptr) {
 					known, err = unix.GetsockoptInt(int(fd), level, mtu)

@@ -34,8 +34,8 @@ func expectPodClients(t *testing.T, coll *ebpf.Collection, situation string, wan
 	}
 }
 
-// called returns programs with a service whose backend is pod 1, at LoadBalancer IPs and at
-// addresses of the ranges.
+// called returns programs with a service at LoadBalancer IPs and at addresses of the ranges. Its
+// backend is pod 1.
 func called(t *testing.T) *ebpf.Collection {
 	t.Helper()
 	l := &lab{coll: packets(t)}
@@ -81,7 +81,7 @@ func TestPodClientsAreNotForgotten(t *testing.T) {
 				": a pod that says it is another, a client outside, an "+
 				"address of the ranges, one that is no service's")
 
-			// From another port: the client above has its flow to that backend.
+			// The client uses another port, because the port above has a flow to that backend.
 			client = at(a.pod2, 40001)
 			open = segment(client, to(a.vip), proto, tcpSYN, "")
 			expectPacket(t, coll, "service_pod_in", open, segment(client, pod, proto, tcpSYN, ""),
@@ -105,8 +105,8 @@ func TestPodClientsAreNotForgotten(t *testing.T) {
 	}
 }
 
-// TestNoFlowsWithoutRoomForPodClients holds that a flow neither begins nor goes on if its client
-// cannot be remembered: the address could not be kept closed for it.
+// TestNoFlowsWithoutRoomForPodClients checks that a flow neither begins nor continues if its client
+// cannot be remembered. The address could otherwise not be kept closed for that client later.
 func TestNoFlowsWithoutRoomForPodClients(t *testing.T) {
 	for _, a := range labAddrs {
 		for proto, port := range servicePorts {

@@ -16,8 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// podLinks is a namespace with two links: both pods' addresses are routed to one, and another pod's
-// to the other. The programs of pods' links run there.
+// podLinks is a namespace with two links, in which the programs of pods' links run. The addresses
+// of both pods are routed to one link, and those of another pod to the other link.
 type podLinks struct {
 	ns         *nettest.NS
 	own, other uint32 // indices
@@ -58,8 +58,8 @@ func linksFor(t testing.TB, coll *ebpf.Collection) podLinks {
 	return l.(podLinks)
 }
 
-// expectForged sends a packet by another pod's link than its source is routed to, and expects that
-// it changes nothing.
+// expectForged sends a packet by another link than the one to which its source is routed, and
+// expects that it changes nothing.
 func expectForged(t *testing.T, coll *ebpf.Collection, in []byte) {
 	t.Helper()
 	before := flows(t, coll)
@@ -72,7 +72,7 @@ func expectForged(t *testing.T, coll *ebpf.Collection, in []byte) {
 	}
 }
 
-// A pod makes and ends flows of its own addresses only, at both ends.
+// A pod can make and end only flows of its own addresses, as client and as backend.
 func TestPodsMakeNoFlowsOfTheirNeighbours(t *testing.T) {
 	for _, a := range labAddrs {
 		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
@@ -98,7 +98,7 @@ func TestPodsMakeNoFlowsOfTheirNeighbours(t *testing.T) {
 				expectForged(t, coll, segment(pod, client, proto, flags, ""))
 			}
 
-			age(t, coll, 30) // what would be noted once in a second
+			age(t, coll, 30) // old enough that a packet would update the entries
 			expectForged(t, coll, segment(client, to, proto, tcpACK, ""))
 			expectForged(t, coll, segment(pod, client, proto, tcpACK, ""))
 			expectForged(t, coll, segment(client, pod, proto, tcpSYN, ""))
@@ -136,7 +136,7 @@ func quotas(t testing.TB, coll *ebpf.Collection) map[quotaKey]quotaSlot {
 	return allOf[quotaKey, quotaSlot](t, coll, "service_quotas")
 }
 
-// held counts the entries by hook, and the forward entries.
+// held returns the number of entries by hook, and the number of forward entries.
 func held(t *testing.T, coll *ebpf.Collection) (byHook map[uint8]int, forward int) {
 	t.Helper()
 	byHook = make(map[uint8]int)
@@ -149,7 +149,7 @@ func held(t *testing.T, coll *ebpf.Collection) (byHook map[uint8]int, forward in
 	return byHook, forward
 }
 
-// answered makes all connections such that their backends replied.
+// answered marks all connections as answered by their backends.
 func answered(t *testing.T, coll *ebpf.Collection) {
 	t.Helper()
 	for k, f := range flows(t, coll) {
@@ -255,8 +255,8 @@ func TestFlowsKeepTheirQuotaSlots(t *testing.T) {
 	}
 }
 
-// TestSuspicionEndsWithTheBackendsReply: one of two ends opens a connection without the service
-// while the table has an established flow of both.
+// TestSuspicionEndsWithTheBackendsReply has a client open a connection to a backend without the
+// service while the table has an established flow of the same two ends.
 func TestSuspicionEndsWithTheBackendsReply(t *testing.T) {
 	const tcp = unix.IPPROTO_TCP
 	for _, a := range labAddrs {

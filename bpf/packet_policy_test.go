@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// attempt is reach for traffic that must not get through. It returns the error of connect, or of
-// one datagram.
+// attempt is like reach, for traffic that must not get through. It returns the error of connect, or
+// of one datagram.
 func attempt(ns *nettest.NS, proto, addr string, port uint16, patience time.Duration) error {
 	return ns.Do(func() error {
 		c, err := net.DialTimeout(network(proto, addr),
@@ -79,7 +79,7 @@ func TestPacketsWithoutABackendAreRefusedOrDropped(t *testing.T) {
 
 				if pod, saw, err := reach(l.client, network(proto, f.client), vips(4)[i],
 					int(port)); err != nil || pod != "1" || saw != f.client {
-					t.Errorf("who is in the source ranges is answered by %q that saw %q: %v", pod,
+					t.Errorf("a client in the source ranges is answered by %q that saw %q: %v", pod,
 						saw, err)
 				}
 			})
@@ -162,7 +162,7 @@ func TestPacketsOfOtherNodesPods(t *testing.T) {
 			t.Errorf("another node's pod: %v, want refused", err)
 		}
 		if counted(t, l.coll, packetLocal) != drops {
-			t.Error("it was dropped like a packet from outside")
+			t.Error("the packet was dropped like a packet from outside")
 		}
 		// For this node's own pods its ports are internal.
 		if pod, saw, err := reach(l.pod1, network(proto, f.pod1), f.node,
@@ -186,7 +186,7 @@ func TestPacketsOfOtherNodesPods(t *testing.T) {
 			for range 25 {
 				pod, saw, err := reach(l.pod2, network(proto, f.pod2), tt.addr, tt.port)
 				if err != nil {
-					t.Fatalf("%s: %v", tt.what, err)
+					t.Fatalf("reach %s: %v", tt.what, err)
 				}
 				if pod == "1" && saw != f.pod2 {
 					t.Errorf("%s: pod 1 saw %s, want the client, %s", tt.what, saw, f.pod2)
@@ -238,7 +238,8 @@ func TestPacketsStayWithABackend(t *testing.T) {
 	}
 }
 
-// movesWhenItGoes removes the backend of a UDP flow.
+// movesWhenItGoes removes the backend of a UDP flow and checks that the flow moves to another
+// backend.
 func movesWhenItGoes(t *testing.T, l *lab, addr string) {
 	var c net.Conn
 	l.client.Run(t, func() (err error) {

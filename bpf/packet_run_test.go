@@ -287,8 +287,8 @@ func TestICMPErrorsAreTranslated(t *testing.T) {
 	}
 }
 
-// TestPacketsThatAreLeftAlone sends packets that no service gets, from several addresses.
-// packet_cut_test.go has the truncated ones.
+// TestPacketsThatAreLeftAlone sends packets that belong to no service, from several addresses.
+// packet_cut_test.go has the truncated packets.
 func TestPacketsThatAreLeftAlone(t *testing.T) {
 	coll := served(t)
 	for _, f := range labAddrs {
@@ -314,8 +314,8 @@ func TestPacketsThatAreLeftAlone(t *testing.T) {
 	}
 }
 
-// FuzzPacketsKeepTheirShape holds that a packet without the mark of a flow is unchanged, and that
-// one with the mark has correct checksums if it had.
+// FuzzPacketsKeepTheirShape checks that a packet that gets no mark of a flow is unchanged, and that
+// a packet that gets the mark keeps correct checksums.
 func FuzzPacketsKeepTheirShape(f *testing.F) {
 	for _, a := range labAddrs {
 		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {

@@ -17,13 +17,13 @@ const tunnelPort = 30101
 // podClientsMax is the size of the map of pod clients in the tests.
 const podClientsMax = 64
 
-// packets returns the services' programs for packets, with maps of their own.
+// packets returns the services' programs for packets, with new maps.
 func packets(t testing.TB) *ebpf.Collection { return packetsWith(t, 1<<14) }
 
-// packetsWith is packets with flow tables of that size.
+// packetsWith is like packets, with flow tables of that size.
 func packetsWith(t testing.TB, flows uint32) *ebpf.Collection { return packetsOf(t, flows, false) }
 
-// packetsOf is packetsWith, with host routing if hostRouting is set.
+// packetsOf is like packetsWith, with host routing if hostRouting is set.
 func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 	t.Helper()
 	nettest.NeedBPF(t)

@@ -19,15 +19,15 @@ import (
 
 const wirePatience = 10 * time.Second
 
-// clientPort is the last port of a client. Each connection has one of its own, because the kernel
-// draws ports by chance: a port that was used by another service with the same backend is refused
-// (docs/design/0007-service-table.md, "Same client, same port").
+// clientPort is the last port of a client. Each connection has its own port. The kernel would
+// choose ports at random, and a port that was used by another service with the same backend is
+// refused (docs/design/0007-service-table.md, "Same client, same port").
 var clientPort atomic.Uint32
 
 // reach connects to a service from ns and has a line echoed. It returns the pod that replied and
 // the client that the pod saw.
 func reach(ns *nettest.NS, network, addr string, port int) (pod, saw string, err error) {
-	// Below the ports that the kernel draws.
+	// These ports are below the kernel's ephemeral ports.
 	mine := 10000 + int(clientPort.Add(1)%20000)
 	dialer := net.Dialer{Timeout: wirePatience, LocalAddr: &net.TCPAddr{Port: mine}}
 	if strings.HasPrefix(network, "udp") {
@@ -119,8 +119,8 @@ func TestPacketsOfAClientOutside(t *testing.T) {
 	}
 }
 
-// TestPacketsWithAPriorityTag: a tag of VLAN 0 has a priority and names no VLAN, so the kernel
-// takes such a frame from the link itself.
+// TestPacketsWithAPriorityTag sends frames with a tag of VLAN 0. Such a tag has a priority but
+// names no VLAN, so the kernel treats the frame as untagged.
 func TestPacketsWithAPriorityTag(t *testing.T) {
 	l := newLab(t)
 	l.pods(t)
@@ -135,7 +135,8 @@ func TestPacketsWithAPriorityTag(t *testing.T) {
 		})
 		defer c.Close()
 
-		// A datagram of the kernel's own first, so that the ends know each other.
+		// The first datagram is sent by the kernel, so that the ends resolve each other's link
+		// addresses.
 		for _, send := range []func() error{
 			func() error { _, err := c.WriteToUDPAddrPort([]byte("plain"), node); return err },
 			func() error {

@@ -31,8 +31,8 @@ type skb struct {
 	_                  [37]uint32
 }
 
-// loaded is the programs with maps of their own: pods in 198.18.0.0/16 and fd42:1::/48, nodes
-// 198.19.0.1 and fd42:9::1, LoadBalancer IPs 198.19.199.1 and fd42:fd::1.
+// loaded holds the programs with new maps: pods in 198.18.0.0/16 and fd42:1::/48, nodes 198.19.0.1
+// and fd42:9::1, LoadBalancer IPs 198.19.199.1 and fd42:fd::1.
 type loaded struct {
 	progs map[string]*ebpf.Program
 	drops map[string]*ebpf.Map // by program
@@ -71,7 +71,7 @@ func load(t testing.TB) loaded {
 	return l
 }
 
-// Links that packets come in by.
+// Indexes of the input links of packets.
 const guardedLink, podLink = 7, 9
 
 func fill(t testing.TB, maps map[string]*ebpf.Map) {
@@ -178,7 +178,7 @@ func frame(payload []byte, types ...uint16) []byte {
 	return append(b, payload...)
 }
 
-// packet returns an IP header of the family of src and a few bytes behind it.
+// packet returns an IP header of the family of src, followed by a few bytes.
 func packet(src, dst string) []byte {
 	s, d := netip.MustParseAddr(src), netip.MustParseAddr(dst)
 	if s.Is4() {
@@ -318,8 +318,9 @@ func TestGuardReadsVLANStacks(t *testing.T) {
 	}
 }
 
-// TestTruncated cuts packets that would pass at every length of their headers. They have a VLAN
-// tag: the kernel's test run refuses short packets of IP. pkg/guard sends those over real links.
+// TestTruncated takes packets that would pass and cuts them at every length of their headers. They
+// have a VLAN tag, because the kernel's test run refuses short IP packets. pkg/guard sends short IP
+// packets over real links.
 func TestTruncated(t *testing.T) {
 	l := load(t)
 	const eth = 14
@@ -355,7 +356,7 @@ func TestIPVersionMustBeWhatTheFrameSays(t *testing.T) {
 
 func TestOtherProtocolsPass(t *testing.T) {
 	l := load(t)
-	body := packet("198.18.1.1", "198.18.2.2") // would be dropped, were it IP
+	body := packet("198.18.1.1", "198.18.2.2") // as IP it would be dropped
 	for _, typ := range []uint16{arp, mpls, unused, 0x0026 /* a length: LLC */} {
 		for _, prog := range guards {
 			l.expect(t, prog, frame(body, typ), abi.PodMark, "", abi.PodMark)
@@ -364,7 +365,7 @@ func TestOtherProtocolsPass(t *testing.T) {
 	}
 }
 
-// TestProgramsLeaveThePacketAlone holds that the programs decide and do not rewrite.
+// TestProgramsLeaveThePacketAlone checks that the programs do not rewrite packets.
 func TestProgramsLeaveThePacketAlone(t *testing.T) {
 	l := load(t)
 	in := ip(families[0].out, families[0].node, vlan)

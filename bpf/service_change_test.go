@@ -15,9 +15,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// TestServicesChangeWhileTheyAreRead exchanges the backends of two services all the time. A
-// connection to one must never go to a backend of the other. Without the second look-up of
-// backend_choose it does, about once in a million choices on two processors.
+// TestServicesChangeWhileTheyAreRead exchanges the backends of two services continuously. A
+// connection to one service must never go to a backend of the other. Without the second look-up of
+// backend_choose that happens about once in a million choices on two processors.
 func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 	own := map[string][]netip.Addr{
 		"198.18.0.1": nettest.Addrs("198.18.1.1", "fd42:1::1"),
@@ -140,7 +140,7 @@ func backendGoes(t *testing.T, plain, sticky string) {
 	}
 }
 
-// setMember adds a backend to all its groups with a state; 0 removes it from them.
+// setMember sets the state of a backend in all its groups; 0 removes it from them.
 func setMember(t *testing.T, members *ebpf.Map, addr string, to service.Member) {
 	t.Helper()
 	var key service.MemberKey

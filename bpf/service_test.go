@@ -73,7 +73,7 @@ func TestServiceLayoutMatchesGo(t *testing.T) {
 	}
 }
 
-// attached returns the programs, attached to a cgroup of the test's own.
+// attached returns the programs, attached to a new cgroup.
 func attached(t *testing.T) (*ebpf.Collection, string) {
 	t.Helper()
 	coll := loadService(t)
@@ -90,8 +90,8 @@ func attached(t *testing.T) (*ebpf.Collection, string) {
 }
 
 // again returns a function that runs this test again, as a process of a cgroup and of a network
-// namespace. There the backends have their addresses, and no host has the services' addresses.
-// files are its descriptors from 3.
+// namespace. In that namespace the backends have their addresses, and no host has the services'
+// addresses. files become its descriptors from 3 on.
 func again(t *testing.T, dir string, files ...*os.File) func() (string, error) {
 	t.Helper()
 	ns := nettest.NewNS(t)
@@ -130,7 +130,7 @@ const (
 	packetMoved
 )
 
-// counted returns one of these counts.
+// counted returns the value of one of these counters.
 func counted(t *testing.T, coll *ebpf.Collection, what uint32) uint64 {
 	t.Helper()
 	var counts []uint64
@@ -401,7 +401,7 @@ func datagrams(t *testing.T, addr string) {
 	}
 }
 
-// withoutTheService sends from a socket to a backend by a service and directly, by turns.
+// withoutTheService sends from a socket to a backend alternately by a service and directly.
 func withoutTheService(t *testing.T, addr string) {
 	to := netip.AddrPortFrom(netip.MustParseAddr(addr), 53)
 	c := socket(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// TestServiceCountsMatchThePrograms holds that Go and C have the same counters in the same order.
+// TestServiceCountsMatchThePrograms checks that Go and C have the same counters in the same order.
 func TestServiceCountsMatchThePrograms(t *testing.T) {
 	text := filetest.Read(t, "lib/service/count.h")
 	body := regexp.MustCompile(`(?s)enum service_count \{(.*?)\n\};`).FindSubmatch(text)
