@@ -16,7 +16,7 @@ func TestRefIsWrittenAsItIsRead(t *testing.T) {
 	} {
 		r, err := policy.ParseRef(text)
 		if got := r.String(); (err != nil) != (want == "") || err == nil && got != want {
-			t.Errorf("%q: %q, %v, want %q", text, got, err, want)
+			t.Errorf("ParseRef(%q): %q, %v, want %q", text, got, err, want)
 		}
 	}
 }

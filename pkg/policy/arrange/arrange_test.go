@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// drawLines are lines as a plan has them: without duplicates, and sorted by peer.
+// drawLines returns lines in the form of a plan: without duplicates, and sorted by peer.
 func drawLines(t *rapid.T) (lines []policy.Line) {
 	peers := rapid.IntRange(1, 6*minPeers).Draw(t, "peers")
 	ports := rapid.IntRange(1, 2*minPorts).Draw(t, "ports")
@@ -74,7 +74,7 @@ func TestGroupsAllowWhatTheirLinesAllow(t *testing.T) {
 					got = append(got, policy.Line{Peer: peer, Ports: ports})
 				}
 				if letterOf(peer) != letterOf(peers[0]) {
-					t.Errorf("one union has %q and %q", peers[0], peer)
+					t.Errorf("one union has peers of two kinds: %q and %q", peers[0], peer)
 				}
 			}
 			for _, ports := range g.Ports[1:] {
@@ -97,12 +97,12 @@ func TestGroupsAllowWhatTheirLinesAllow(t *testing.T) {
 		}
 	})
 	if unions == 0 {
-		t.Error("no lines came to a union")
+		t.Error("no random lines became a union")
 	}
 }
 
-// A cross product of peers and ports is one rule. Ports that many peers have, of which none has
-// all, are not one rule each.
+// A cross product of peers and ports becomes one rule. If many peers share ports but no peer has
+// all of them, not each port becomes a rule.
 func TestLinesAreFewGroups(t *testing.T) {
 	line := func(peer, port int) policy.Line {
 		return policy.Line{Peer: fmt.Sprintf("p%020d", peer),

@@ -24,7 +24,8 @@ func drawBoxes(t *rapid.T) (boxes []Box) {
 	return boxes
 }
 
-// Every point is in one box if it was in any, and otherwise in none, whichever way boxes are cut.
+// A point that is in any input box is in exactly one output box, and any other point is in none,
+// along whichever axis boxes are cut.
 func TestDisjointBoxesMatchTheSame(t *testing.T) {
 	count := func(boxes []Box, a netip.Addr, proto policy.Proto, port uint16) (n int) {
 		for _, b := range boxes {
@@ -39,7 +40,7 @@ func TestDisjointBoxesMatchTheSame(t *testing.T) {
 		boxes := drawBoxes(t)
 		best, ok := DisjointBoxes(boxes)
 		if !ok {
-			t.Fatal("few boxes are too many")
+			t.Fatal("few boxes count as too many")
 		}
 		for name, out := range map[string][]Box{"best": best,
 			"along ports": sweepBoxes(boxes, portSpan, joinPeers),
@@ -60,8 +61,8 @@ func TestDisjointBoxesMatchTheSame(t *testing.T) {
 	})
 }
 
-// Many ranges of addresses with one port each, that cross many addresses with all ports each, need
-// a box for each crossing.
+// Many address ranges with one port each, crossed with many addresses with all ports, need a box
+// for each crossing.
 func TestCrossingBoxesAreTooMany(t *testing.T) {
 	grid := func(n int) (boxes []Box) {
 		for i := range n {
@@ -78,6 +79,6 @@ func TestCrossingBoxesAreTooMany(t *testing.T) {
 		t.Errorf("100 by 100: %d boxes, %t", len(out), ok)
 	}
 	if _, ok := DisjointBoxes(grid(1000)); ok {
-		t.Error("1,000 by 1,000 is not too many")
+		t.Error("1,000 by 1,000 boxes do not count as too many")
 	}
 }

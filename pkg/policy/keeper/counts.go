@@ -9,14 +9,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper/revocation"
 )
 
-// Bounds of the rules that denials are counted for.
+// Bounds of the rules whose denials are counted.
 const (
 	maxRules = 4096
 	// maxRulesOf bounds the rules of the policies of one namespace, or of the cluster.
 	maxRulesOf = 256
 )
 
-// denials counts samples of denied packets by rule. A rule beyond a bound is not counted by itself.
+// denials counts samples of denied packets by rule. Samples of a rule beyond a bound are counted in
+// leftOut only.
 type denials struct {
 	mu      sync.Mutex
 	counts  map[policy.RuleName]uint64
@@ -53,7 +54,7 @@ func (d *denials) add(by denier) {
 	}
 }
 
-// retain forgets the rules of other policies than these, and returns the counts.
+// retain forgets the rules of all policies except these, and returns the counts.
 func (d *denials) retain(policies map[string]bool) (counts map[policy.RuleName]uint64,
 	leftOut uint64) {
 	d.mu.Lock()
@@ -70,7 +71,7 @@ func (d *denials) retain(policies map[string]bool) (counts map[policy.RuleName]u
 	return counts, d.leftOut
 }
 
-// ListCounted is List with the counts of rules. It must run on a thread of the node's network
+// ListCounted returns List with the counts of rules. It must run on a thread of the node's network
 // namespace.
 func (k *Keeper) ListCounted() List {
 	l := k.List()

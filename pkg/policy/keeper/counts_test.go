@@ -51,11 +51,11 @@ func TestRulesCountWhatTheyAllowAndDeny(t *testing.T) {
 			"ingress no rule of these allows it: 0, 3",
 			"ingress pods with app=client in namespace shop, ports all: 2, 0"}}
 	if diff := cmp.Diff(want, got); diff != "" || len(l.Problems) > 0 {
-		t.Errorf("%s, %q", diff, l.Problems)
+		t.Errorf("counts of rules (-want +got): %s, problems %q", diff, l.Problems)
 	}
 }
 
-// One namespace with many policies takes no room of others.
+// A namespace with many policies does not take the room of other namespaces.
 func TestDeniedRulesAreBounded(t *testing.T) {
 	var d denials
 	for i := range maxRulesOf + 7 {

@@ -14,8 +14,8 @@ import (
 )
 
 // A daemon may die between any two of the steps that bring a change in force: reservations, loss of
-// the fast path, the table's transaction, return of the fast path. What the kernel allows then was
-// allowed before, or is allowed after. The next daemon brings the change in force whole.
+// the fast path, the table's transaction, return of the fast path. The kernel then allows only
+// flows that the old or the new plan allows. The next daemon brings the whole change in force.
 func TestDeathAtAnyStepAllowsNoMoreThanOldOrNew(t *testing.T) {
 	n := newNode(t)
 	flows := someFlows()
@@ -52,7 +52,7 @@ func TestDeathAtAnyStepAllowsNoMoreThanOldOrNew(t *testing.T) {
 		for i, after := range n.judge(flows) {
 			f, want := flows[i], w.Judge(flows[i])
 			denied := after != policy.Allow && want != policy.Allow
-			// Of a segment from nowhere that is denied anyhow, the two may count another reason.
+			// For a denied segment outside a connection, the two may report different reasons.
 			if after != want && !(f.Midstream && denied) {
 				rt.Fatalf("the next daemon: %+v: %s, want %s", f, after, want)
 			}
@@ -64,7 +64,7 @@ func TestDeathAtAnyStepAllowsNoMoreThanOldOrNew(t *testing.T) {
 	})
 }
 
-// someFlows are every fourth of policytest.Flows, from and to pods of the node and others.
+// someFlows returns every fourth flow of policytest.Flows, from and to pods of the node and others.
 func someFlows() (flows []policy.Flow) {
 	for i, f := range policytest.Flows() {
 		if i%4 == 0 {
@@ -76,7 +76,7 @@ func someFlows() (flows []policy.Flow) {
 	return flows
 }
 
-// judge asks the kernel's table.
+// judge returns the verdicts of the kernel's table.
 func (n *node) judge(flows []policy.Flow) (verdicts []policy.Verdict) {
 	n.t.Helper()
 	n.must(func() error {
@@ -97,7 +97,8 @@ func (n *node) judge(flows []policy.Flow) (verdicts []policy.Verdict) {
 	return verdicts
 }
 
-// deadly is a fast path that no pod has, where a daemon dies.
+// deadly is a fast path that no pod has. Its Retain or its Allow fails, as if the daemon died
+// there.
 type deadly struct{ retain, allow bool }
 
 func (d deadly) Retain(map[string]bool) error { return died(d.retain) }

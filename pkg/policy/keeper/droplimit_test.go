@@ -43,13 +43,13 @@ func TestLogOfDropsIsBounded(t *testing.T) {
 	}
 	now = now.Add(dropEvery)
 	if n := logged(scan[1000:]...); n != 1 {
-		t.Errorf("after %s: %d, want 1", dropEvery, n)
+		t.Errorf("after %s %d drops were logged, want 1", dropEvery, n)
 	}
 	now = now.Add(dropRepeat)
 	if n := logged(1, 1); n != 1 {
 		t.Errorf("after %s the same drop was logged %d times, want 1", dropRepeat, n)
 	}
-	for i := range 2 * dropKnown { // Patience fills the memory, but not for ever.
+	for i := range 2 * dropKnown { // A patient sender fills the memory only up to its bound.
 		now = now.Add(dropEvery)
 		if known := len(l.senders[pod].known); logged(i) == 1 && known > dropKnown {
 			t.Fatalf("%d drops are remembered, more than %d", known, dropKnown)

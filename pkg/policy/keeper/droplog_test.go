@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
-// The whole way: packets of pods, the kernel's log, and the words.
+// The test covers the whole path: packets of pods, the kernel's log, and the logged text.
 func TestDropsAreLoggedWithPolicyAndRule(t *testing.T) {
 	n := newNode(t)
 	n.attach("client", 1)
@@ -42,7 +42,7 @@ func TestDropsAreLoggedWithPolicyAndRule(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := n.logDrops(ctx, l); err == nil || ctx.Err() == nil {
-			t.Errorf("it ended with %v", err)
+			t.Errorf("LogDrops ended with %v", err)
 		}
 	})
 	t.Cleanup(func() { cancel(); wg.Wait() })
@@ -73,7 +73,7 @@ func TestDropsAreLoggedWithPolicyAndRule(t *testing.T) {
 		t.Error(line)
 	}
 
-	// Of a drop by rules that are no more, no policy is accused.
+	// A drop by rules that are deleted names no policy.
 	n.DeleteClusterPolicy("guests")
 	n.step()
 	stale := nftables.Dropped{Reason: "policy_admin", Flow: policy.Flow{Src: addrsOf(1)[0],
@@ -81,6 +81,6 @@ func TestDropsAreLoggedWithPolicyAndRule(t *testing.T) {
 	n.logDrop(stale, n.explain(stale), 7)
 	if got := j.Lines("192.0.2.1"); len(got) != 1 || strings.Contains(got[0], "policies") ||
 		!strings.Contains(got[0], "proto=icmp") || !strings.Contains(got[0], "skipped=7") {
-		t.Errorf("%q", got)
+		t.Errorf("log of a drop by deleted rules: %q", got)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// A pod that is first seen while policies cannot be read gets no group, so it is mute. Pods that
-// were known, pods of other nodes and host-network pods go on.
+// A pod that is first seen while policies cannot be read gets no group, so it is mute. Known pods,
+// pods of other nodes and host-network pods are planned as usual.
 func TestNewPodsWaitWhilePoliciesCannotBeRead(t *testing.T) {
 	k := New(PolicyConfig{Node: "here", Paths: pod.DefaultPaths(),
 		Log: slog.New(slog.DiscardHandler)})

@@ -109,14 +109,14 @@ func TestPodLosesTheFastPathBeforeItIsJudged(t *testing.T) {
 	f.want(t, "released", "retain (client reaches server: false) [client server]",
 		"allow (client reaches server: true) [client server]")
 
-	// A pod of which the daemon knows nothing yet.
+	// The daemon does not know this pod yet.
 	f.talks = nil
 	n.attach("late", 3)
 	n.AttachmentsChanged()
 	n.step()
 	f.want(t, "unknown", "retain [client server]", "allow [client server]")
 
-	// Without the loss of the fast path the plan is not in force.
+	// If the fast path cannot be taken from pods, the plan does not come in force.
 	f.fails = errors.New("no")
 	n.PutPolicy(denyAll)
 	if err := n.Host.Do(n.Keeper.step); err == nil {
@@ -127,7 +127,7 @@ func TestPodLosesTheFastPathBeforeItIsJudged(t *testing.T) {
 	n.step()
 	n.wantTalk("client", 2, false)
 
-	// Another daemon cannot know which pods have it.
+	// A new daemon does not know which pods have the fast path.
 	f.calls = nil
 	n.restart()
 	n.put("client", nil)
@@ -143,7 +143,7 @@ func TestShowSaysWhichPodsHaveTheFastPath(t *testing.T) {
 	wants := func(when string, count int, pods map[string]string) {
 		t.Helper()
 		if s := n.Status(); s.FastPath == nil || *s.FastPath != count {
-			t.Errorf("%s: %v pods have it, want %d", when, s.FastPath, count)
+			t.Errorf("%s: %v pods have the fast path, want %d", when, s.FastPath, count)
 		}
 		for name, why := range pods {
 			v, err := n.ShowPod(policy.Name{Namespace: "shop", Name: name})
@@ -185,7 +185,7 @@ func TestShowSaysWhichPodsHaveTheFastPath(t *testing.T) {
 	}
 }
 
-// Closing a socket would hold up the transaction that brings the policy in force.
+// Closing a socket would delay the transaction that brings the policy in force.
 func TestLosingTheFastPathTakesOneSocket(t *testing.T) {
 	n, f := newFastNode(t)
 	n.attach("client", 1)
@@ -211,21 +211,21 @@ func TestLosingTheFastPathTakesOneSocket(t *testing.T) {
 		n.step()
 	}
 
-	// One that failed is not used again.
+	// A socket that failed is not used again.
 	errtest.Must(t, first.Close())
 	for _, want := range []bool{false, true} {
 		n.PutPolicy(p)
 		n.step()
 		if got := n.own.conntrack != nil; got != want || n.own.conntrack == first {
-			t.Errorf("after an error: socket %t, want %t", got, want)
+			t.Errorf("after an error a new socket is open: %t, want %t", got, want)
 		}
 		n.DeletePolicy(p.Name)
 		n.step()
 	}
 }
 
-// open is a connection of the client to the server, whose first packet the server sends after
-// conntrack has forgotten it.
+// open returns a connection of the client to the server. Conntrack has forgotten it and then saw a
+// packet of the server first.
 func (n *node) open() (client, server net.Conn) {
 	n.t.Helper()
 	var listener net.Listener
@@ -257,7 +257,7 @@ func (n *node) open() (client, server net.Conn) {
 	return client, server
 }
 
-// says reports whether what one end writes reaches the other.
+// says reports whether data that one end writes reaches the other.
 func says(from, to net.Conn) bool {
 	_, err := from.Write([]byte("x"))
 	if err == nil {
@@ -267,8 +267,8 @@ func says(from, to net.Conn) bool {
 	return err == nil
 }
 
-// Conntrack takes the server for the client, where it saw its segment first. The policy lets the
-// server open connections.
+// Conntrack takes the server for the client if it saw the server's segment first. The policy lets
+// the server open connections.
 func TestConnectionOfUnknownOriginIsRevoked(t *testing.T) {
 	n, _ := newFastNode(t)
 	n.attach("client", 1)
@@ -285,11 +285,11 @@ func TestConnectionOfUnknownOriginIsRevoked(t *testing.T) {
 	n.must(n.revoker.Once)
 	n.must(n.revoker.Close)
 	if says(server, client) || says(client, server) {
-		t.Error("a connection goes on that a policy forbids")
+		t.Error("a connection continues that a policy forbids")
 	}
 }
 
-// What the fast path knows and the policy allows goes on, of what it forbids nothing.
+// Connections of the fast path continue if the policy allows them, and end if it does not.
 func TestConnectionsOfTheFastPathAreJudged(t *testing.T) {
 	for _, allowed := range []bool{true, false} {
 		t.Run(fmt.Sprint("allowed ", allowed), func(t *testing.T) {
@@ -316,7 +316,7 @@ func TestConnectionsOfTheFastPathAreJudged(t *testing.T) {
 				t.Errorf("the connection goes on: %t, want %t", !allowed, allowed)
 			}
 			if !slices.Equal(f.forgotten, f.opened) {
-				t.Errorf("forgotten are %v, want %v", f.forgotten, f.opened)
+				t.Errorf("connections %v were forgotten, want %v", f.forgotten, f.opened)
 			}
 		})
 	}

@@ -28,8 +28,8 @@ import (
 const longEnv = "KUBEVEIL_LAB_LONG"
 
 // TestFirstPackets attaches many pods that send a forbidden packet as soon as their link takes one,
-// while policies change. No forbidden packet is received, and what is allowed is. The
-// control has no policies and receives all.
+// while policies change. No forbidden packet is received, but all allowed packets are. The control
+// has no policies and receives all packets.
 func TestFirstPackets(t *testing.T) {
 	nettest.NeedBPF(t)
 	pods := 60
@@ -77,8 +77,8 @@ func TestFirstPackets(t *testing.T) {
 
 const portForbidden, portAllowed = 7000, 7001
 
-// Pods that are there all the time, by the numbers of their addresses. Policies judge what server
-// receives and what visitors send; guests and open have none.
+// Pods that exist all the time, by the numbers of their addresses. Policies judge packets to the
+// server and packets from visitors. No policy selects guests and the pod open.
 const serverAt, openAt, firstVisitorAt, visitorAddrs = 2, 3, 10, 200
 
 // arrival is a packet that was received.
@@ -96,10 +96,10 @@ type firstWorld struct {
 	// sockets are the sockets of the receivers, by port.
 	sockets map[int][]int
 	got     map[arrival]int
-	// early counts packets that were sent before ADD returned, churned changes of policies.
+	// early counts packets that were sent before ADD returned, churned the changes of policies.
 	early   int
 	churned atomic.Int64
-	// adds has something when an ADD begins.
+	// adds receives a value when an ADD begins.
 	adds chan struct{}
 }
 
@@ -177,13 +177,13 @@ func (w *firstWorld) keep() {
 	w.t.Cleanup(func() { stop(); <-stopped })
 }
 
-// changesAnADD is how often policies change from the beginning of an ADD on, one change as soon as
-// the one before is in force.
+// changesAnADD is the number of policy changes from the beginning of an ADD on. Each begins as soon
+// as the change before is in force.
 const changesAnADD = 2
 
-// changePolicies puts what visitors may send and what the server may receive. All versions allow
-// the allowed port and none the forbidden one. Half of them have another policy for each, that
-// allows nothing.
+// changePolicies puts version n of the policies of visitors and of the server. All versions allow
+// the allowed port, and none allows the forbidden port. Half of the versions have one more policy
+// for each, which allows nothing.
 func (w *firstWorld) changePolicies(n int) {
 	for i, app := range []string{"visitor", "server"} {
 		p := policy.Policy{Name: policy.Name{Namespace: "shop", Name: app},
@@ -242,8 +242,8 @@ func (w *firstWorld) add(name string, at, ns int) string {
 	return r.HostLink
 }
 
-// remove detaches a pod that is deleted. A DEL may lose its race against groups that change every
-// few milliseconds; it is called again then, as a kubelet does.
+// remove detaches a deleted pod. A DEL may fail because groups change every few milliseconds. Then
+// remove repeats it, as a kubelet does.
 func (w *firstWorld) remove(name, link string) {
 	w.t.Helper()
 	nettest.Until(w.t, 20*time.Second, "DEL of "+name, func() bool {
@@ -277,7 +277,7 @@ func (w *firstWorld) listen() error {
 	return nil
 }
 
-// udpSocket is a socket that never waits. One of IPv6 takes no IPv4.
+// udpSocket returns a nonblocking socket. An IPv6 socket does not accept IPv4.
 func udpSocket(six bool) (fd int, err error) {
 	family := unix.AF_INET
 	if six {
@@ -290,7 +290,7 @@ func udpSocket(six bool) (fd int, err error) {
 	return fd, err
 }
 
-// sockaddr is an address of a family; the zero address is any.
+// sockaddr returns an address of a family. The zero address means the wildcard address.
 func sockaddr(a netip.Addr, six bool, port int) unix.Sockaddr {
 	if six {
 		to := &unix.SockaddrInet6{Port: port}
@@ -306,7 +306,7 @@ func sockaddr(a netip.Addr, six bool, port int) unix.Sockaddr {
 	return to
 }
 
-// drain notes all packets that were received.
+// drain records all received packets.
 func (w *firstWorld) drain() {
 	b := make([]byte, 64)
 	for port, fds := range w.sockets {
@@ -322,7 +322,7 @@ func (w *firstWorld) drain() {
 	}
 }
 
-// of are the arrivals at a port.
+// of returns the arrivals at a port.
 func (w *firstWorld) of(port int) (out []arrival) {
 	for a := range w.got {
 		if a.port == port {
@@ -332,12 +332,12 @@ func (w *firstWorld) of(port int) (out []arrival) {
 	return out
 }
 
-// received counts pods and families, not packets.
+// received counts the pairs of pod and family that a packet came from at a port.
 func (w *firstWorld) received(port int) int { return len(w.of(port)) }
 
-// visit is the life of pod i. It sends from before its link exists, and is asked for allowed
-// packets until one of each family was received. Half of the pods are attached without waiting for
-// a reservation.
+// visit attaches pod i and removes it. The pod sends packets from before its link exists until an
+// allowed packet of each family was received. Half of the pods are attached without waiting for a
+// reservation.
 func (w *firstWorld) visit(i int) {
 	w.t.Helper()
 	f, err := netns.New()
@@ -362,7 +362,7 @@ func (w *firstWorld) visit(i int) {
 	}
 	select {
 	case w.adds <- struct{}{}:
-	default: // Changes of the last ADD are not over.
+	default: // The changes for the last ADD are still in progress.
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -429,7 +429,7 @@ func (s *sender) send(family, port int) bool {
 	return unix.Sendto(s.fds[family], b, 0, sockaddr(s.to[family], family == 1, port)) == nil
 }
 
-// insistences is how many forbidden packets of each family a pod sends once it is attached.
+// insistences is the number of forbidden packets per family that a pod sends after it was attached.
 const insistences = 3
 
 // insist sends forbidden packets without a pause, from before the pod has a link until it was

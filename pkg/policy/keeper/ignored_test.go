@@ -41,7 +41,7 @@ func TestStatusCountsAddressesThatIdentifyNoPod(t *testing.T) {
 	finished := claiming("there", "finished", "198.18.1.7")
 	finished.Finished = true
 	k.PutPod(finished)
-	want(0, 0) // before prefixes are known, nothing is known to be outside
+	want(0, 0) // before the prefixes are known, no address counts as outside
 
 	k.SetPrefixes(prefixes)
 	lie := "198.18.1.9 of pod shop/liar is outside the prefixes of node there"

@@ -20,7 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
-// node is a host with what veild makes for pods, and a keeper that is stepped by hand.
+// node is a host with veild's setup for pods, and a Keeper whose steps the test runs.
 type node struct {
 	*nettest.Host
 	*Keeper
@@ -59,7 +59,7 @@ func (n *node) must(fn func() error) {
 	n.Host.Run(n.t, fn)
 }
 
-// restart is a new daemon.
+// restart replaces the Keeper by a new one, as a restart of the daemon does.
 func (n *node) restart() {
 	if n.Keeper != nil {
 		n.Keeper.Close()
@@ -71,7 +71,7 @@ func (n *node) restart() {
 	n.must(n.Begin)
 }
 
-// listed is the end of the first lists.
+// listed passes the end of the first lists to the Keeper.
 func (n *node) listed() {
 	n.SetPrefixes(prefixes)
 	n.Listed()
@@ -83,7 +83,7 @@ func (n *node) step() {
 	n.must(n.Keeper.step)
 }
 
-// put is a pod of this node, as the API server has it once it is bound.
+// put passes a pod that is bound to this node to the Keeper.
 func (n *node) put(name string, labels map[string]string) {
 	n.PutNamespace(policy.Namespace{Name: "shop"})
 	n.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: name}, UID: "uid-" + name,
@@ -95,7 +95,7 @@ func addrsOf(i int) []netip.Addr {
 		netip.MustParseAddr(fmt.Sprint("fd42:1:1::", i))}
 }
 
-// attach is an ADD.
+// attach runs an ADD for a pod.
 func (n *node) attach(name string, i int) pod.Record {
 	n.t.Helper()
 	ns := nettest.NewNS(n.t)
@@ -110,11 +110,12 @@ func (n *node) attach(name string, i int) pod.Record {
 	return r
 }
 
-// patience is how long an answer is waited for that must not come; an expected one may take longer,
-// on an emulated machine or a busy one.
+// patience bounds the wait for an answer that must not come. An expected answer may take up to
+// expectation, on an emulated or a busy machine.
 const patience, expectation = 300 * time.Millisecond, 10 * time.Second
 
-// talks connects from one pod to another: the reset of a closed port is an answer.
+// talks reports whether a connection from one pod to another is answered. The reset of a closed
+// port is an answer.
 func (n *node) talks(from string, to int, wait time.Duration) bool {
 	n.t.Helper()
 	talked := 0
@@ -171,8 +172,8 @@ func TestPodsAreMuteUntilEverythingWasListed(t *testing.T) {
 	}
 }
 
-// The node proves before it is ready that pods' packets pass, by a link of a pod and from the first
-// address of its prefix.
+// Before it is ready, the node proves that pods' packets pass: it sends from the first address of
+// its prefix through a pod's link.
 func TestNodeProvesPassageBeforeAnythingWasListed(t *testing.T) {
 	n := newNode(t)
 	f := policy.Flow{Src: prefixes["here"][0].Addr(), Dst: prefixes["there"][0].Addr(), FromPod: true}
@@ -208,7 +209,7 @@ func TestPodIsJudgedFromItsFirstPacket(t *testing.T) {
 	n.wantTalk("client", 3, true)
 	n.wantTalk("server", 3, true)
 
-	// A pod that the daemon has not heard of is mute until it has.
+	// A pod that the daemon does not know yet is mute.
 	n.attach("late", 4)
 	n.wantTalk("late", 3, false)
 	n.AttachmentsChanged()
@@ -246,8 +247,8 @@ func TestRestartKeepsWhatIsInForce(t *testing.T) {
 	n.wantTalk("client", 2, true)
 }
 
-// A program that deletes the table opens nothing, whether the daemon runs, is away, or starts
-// again.
+// A program that deletes the table opens no connection, whether the daemon runs, is stopped, or
+// restarts.
 func TestTableThatIsGoneMakesPodsMute(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	n := newNode(t)
@@ -315,7 +316,7 @@ func TestAddressThatANodeDoesNotOwnIsNotAPeer(t *testing.T) {
 		t.Errorf("%d sets", plan.Sets.Len())
 	} else {
 		for _, s := range plan.Sets.All() {
-			if len(s.Addrs) != 2 { // the control: by the other table of nodes it is a peer
+			if len(s.Addrs) != 2 { // the control: with the other node table it is a peer
 				t.Errorf("set has %v", s.Addrs)
 			}
 		}
@@ -329,7 +330,7 @@ func TestTurningOnCutsNobodyOff(t *testing.T) {
 	r := n.attach("server", 2)
 	n.wantTalk("client", 2, true)
 
-	// Attached by a version that did not write which pod it is.
+	// The record of an earlier version does not name the pod.
 	r.Workload = pod.Workload{}
 	n.restart()
 	n.step()

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// limit has a Limiter of so many connections run until the test ends.
+// limit runs a Limiter of this many connections until the test ends.
 func (n *node) limit(connections int) *conntrack.Limiter {
 	l := conntrack.New(conntrack.LimiterConfig{Limit: connections, Log: slog.New(slog.DiscardHandler),
 		Pods: func() ([]conntrack.Pod, error) {
@@ -22,14 +22,14 @@ func (n *node) limit(connections int) *conntrack.Limiter {
 		}})
 	ctx, cancel := context.WithCancel(n.t.Context())
 	done := make(chan error, 1)
-	// On a thread of its own: the host's one is for what the test does meanwhile.
+	// The Limiter needs its own thread, because the test uses the host's thread meanwhile.
 	go func() { done <- n.Host.NS.Do(func() error { return l.Run(ctx) }) }()
 	n.t.Cleanup(func() { cancel(); <-done })
 	return l
 }
 
-// Connections that leave the fast path count for their pod from then on, and go on. The pod can
-// open no others, and other pods reach it.
+// Connections that leave the fast path continue, and count for their pod from then on. The pod
+// cannot open more connections, but other pods reach it.
 func TestConnectionsOfTheFastPathCountForTheLimit(t *testing.T) {
 	n, f := newFastNode(t)
 	n.attach("client", 1)

@@ -8,7 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// The main thread shows the process's mounts to the leak check: no test may take it.
+// The leak check reads the process's mounts from the main thread, so no test may run on that
+// thread.
 func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }

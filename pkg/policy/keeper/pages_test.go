@@ -23,7 +23,7 @@ func TestPolicyPagesWithoutPoliciesSayHowToTurnThemOn(t *testing.T) {
 		path = strings.TrimPrefix(path, "POST ")
 		_, err := p(httptest.NewRequest(http.MethodGet, path, nil))
 		if err == nil || !strings.Contains(err.Error(), "policy: kubernetes") {
-			t.Errorf("%s: %v", path, err)
+			t.Errorf("page %s: error %v, want a remedy", path, err)
 		}
 	}
 }
@@ -34,7 +34,7 @@ func TestPolicyPagesRefuseBadNames(t *testing.T) {
 	for _, name := range []string{"", "web", "shop/", "/web", "a/b/c"} {
 		_, err := page(httptest.NewRequest(http.MethodGet, "/?pod="+url.QueryEscape(name), nil))
 		if err == nil || !strings.Contains(err.Error(), "write NAMESPACE/NAME") {
-			t.Errorf("%q: %v", name, err)
+			t.Errorf("pod %q: error %v, want a remedy", name, err)
 		}
 	}
 }
@@ -53,13 +53,13 @@ func TestPolicyProgressTellsWhatTheAPIServerSays(t *testing.T) {
 	got, err := page(httptest.NewRequest(http.MethodGet, "/", nil))
 	if p, ok := got.(Progress); err != nil || !ok || p.Enforced ||
 		!slices.Equal(p.Missing, []string{"the API server cannot be reached"}) {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("progress without the API server: %+v, %v", got, err)
 	}
 
 	// A revision is compared without a list.
 	got, err = page(httptest.NewRequest(http.MethodGet, "/?revision=r1", nil))
 	if p, ok := got.(Progress); err != nil || !ok || p.Enforced || len(p.Missing) != 1 ||
 		!strings.Contains(p.Missing[0], "not listed since veild started") {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("progress to a revision: %+v, %v", got, err)
 	}
 }

@@ -20,7 +20,7 @@ func programmedSince(k *Keeper, moment *time.Time) *[]bool {
 	return &before
 }
 
-// failingStep is a step that does not succeed.
+// failingStep runs a step that must fail.
 func (n *node) failingStep() {
 	n.t.Helper()
 	n.must(func() error {
@@ -54,7 +54,7 @@ func TestChangeInForceIsNotTimedAgainAfterAFailure(t *testing.T) {
 	n, _ := newFastNode(t)
 	var second time.Time
 	before := programmedSince(n.Keeper, &second)
-	// A reservation that cannot be removed.
+	// This reservation cannot be removed.
 	blocked := filepath.Join(n.paths.PolicyDir, "blocked")
 	n.must(func() error { return os.MkdirAll(filepath.Join(blocked, "file"), 0o700) })
 	n.PutPolicy(denyAll)

@@ -55,7 +55,7 @@ func TestPolicyRevokesKnownConnections(t *testing.T) {
 	if s := n.Status(); s.Revoked != 1 {
 		t.Errorf("revoked %d connections, want 1", s.Revoked)
 	}
-	// The server speaks first: it must not take the connection up again.
+	// The server sends first, which must not restore the connection.
 	if err := exchange(server, client); err == nil {
 		t.Error("the server still reaches the client")
 	}
@@ -64,8 +64,8 @@ func TestPolicyRevokesKnownConnections(t *testing.T) {
 	}
 }
 
-// An answer may be on its way when a flow of UDP is revoked. It would open the flow again from its
-// other end, which is a pod or the node itself.
+// An answer may be on its way when a flow of UDP is revoked. It would open the flow again from the
+// server's end, which is a pod or the node itself.
 func TestAnswerOnItsWayDoesNotBringARevokedFlowBack(t *testing.T) {
 	n := newNode(t)
 	n.put("client", map[string]string{"app": "client"})
@@ -94,7 +94,7 @@ func TestAnswerOnItsWayDoesNotBringARevokedFlowBack(t *testing.T) {
 		_, _, err = to.ReadFrom(make([]byte, 1))
 		return err == nil
 	}
-	// The kernel adds the route to a new address of IPv6 a moment after the address.
+	// The kernel adds the route to a new IPv6 address a moment after the address.
 	passes := func(from, to net.PacketConn) bool {
 		for end := time.Now().Add(expectation); time.Now().Before(end); {
 			if arrives(from, to) {

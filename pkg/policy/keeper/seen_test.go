@@ -44,7 +44,7 @@ func TestSeenHasBothEndsOfAConnection(t *testing.T) {
 			map[string]string{"app": "client"}, "TCP", uint16(1001+port), 1, "server-canary"))
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+		t.Errorf("connections %q, want %q", got, want)
 	}
 
 	n.must(func() error {

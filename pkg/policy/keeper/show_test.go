@@ -36,7 +36,7 @@ func TestListSaysWhatIsNotInForce(t *testing.T) {
 		t.Errorf("with a mute pod: %+v", l)
 	}
 
-	// The daemon knows the pod, and has written nothing yet.
+	// The daemon knows the pod, but has not written to the kernel yet.
 	n.put("server", map[string]string{"app": "server"})
 	if l := n.List(); len(l.Policies) != 1 || l.Policies[0].Enforced {
 		t.Errorf("before the step: %+v", l)
@@ -54,7 +54,7 @@ func TestListSaysWhatIsNotInForce(t *testing.T) {
 	}
 }
 
-// A half-read list names no policy that denies more than is written.
+// An incomplete list reports no policy as denying more than is written.
 func TestDenialsAreToldOnceAPlanIsInForce(t *testing.T) {
 	n := newNode(t)
 	var told [][]policy.Denial

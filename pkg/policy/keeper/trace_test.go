@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// traced is a node with a server that accepts TCP 80 from app=client only, a client on another
-// node, and an open pod.
+// traced returns a node with a server that accepts TCP 80 from app=client only, a client on another
+// node, and a pod that no policy selects.
 func traced(t *testing.T) *node {
 	n := newNode(t)
 	client := policy.Selector{{Key: "app", Values: []string{"client"}}}
@@ -37,7 +37,7 @@ func traced(t *testing.T) *node {
 	return n
 }
 
-// ask traces TCP to a port.
+// ask returns the Trace of a TCP connection to a port.
 func (n *node) ask(from, to string, port uint16) (t *Trace, err error) {
 	n.t.Helper()
 	n.must(func() error {
@@ -47,7 +47,7 @@ func (n *node) ask(from, to string, port uint16) (t *Trace, err error) {
 	return t, err
 }
 
-// Only the ends of a connection, and nodes on its path, may tell of it by an ICMP error.
+// Only the ends of a connection, and nodes on its path, may send an ICMP error about it.
 func TestTraceKnowsErrors(t *testing.T) {
 	n := traced(t)
 	n.SetNodeAddrs(map[string][]netip.Addr{"there": {netip.MustParseAddr("192.0.2.2")}})
@@ -75,13 +75,13 @@ func TestTraceKnowsErrors(t *testing.T) {
 	}
 }
 
-// nft changes the table behind the daemon's back.
+// nft changes the table as another program would.
 func (n *node) nft(args ...string) {
 	n.t.Helper()
 	n.Exec(n.t, nettest.NeedProgram(n.t, "nft"), args...)
 }
 
-// said are the sides of the first path of a trace, as words.
+// said returns the sides of a trace's first path, as text.
 func said(t *Trace) (words []string) {
 	for _, s := range t.Paths[0].Sides {
 		word := s.Direction + " " + s.Plan
@@ -99,7 +99,7 @@ func TestTraceAsksEachSideOfThisNode(t *testing.T) {
 		from, to string
 		port     uint16
 		want     []string
-		// why is in the answer of a side.
+		// why is a part of a side's Why.
 		why string
 	}{
 		"allowed from another node": {"shop/client", "shop/server", 80,
@@ -140,7 +140,7 @@ func TestTraceAsksEachSideOfThisNode(t *testing.T) {
 	}
 	got, err := n.ask("shop/client", "shop/server", 80)
 	if err != nil || !slices.Equal(got.Paths[0].Sides[1].Allowing, []string{"shop/web"}) {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("trace %+v, %v, want policy shop/web", got, err)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestTraceRefusesWhatItCannotAnswer(t *testing.T) {
 		"two families":   {"fd42::1", "198.18.1.1", "no addresses of one family"},
 	} {
 		if _, err := n.ask(c.from, c.to, 80); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
+			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
 	}
 }
@@ -173,7 +173,7 @@ func TestTraceSeesThatTheKernelDiffers(t *testing.T) {
 		t.Errorf("peers flushed: %+v", got)
 	}
 
-	// Another program's rule is not guessed at.
+	// A rule of another program makes the table unreadable.
 	n.nft("insert", "rule", "inet", abi.NFTPolicyTable, "ingress", "accept")
 	got, err = n.ask("shop/client", "shop/server", 80)
 	errtest.Must(t, err)
@@ -197,7 +197,7 @@ func TestProgressSaysWhatIsMissing(t *testing.T) {
 		t.Helper()
 		p := n.Progress(policy.Policies{Namespaced: listed})
 		if p.Enforced != (want == "") || !strings.Contains(strings.Join(p.Missing, "; "), want) {
-			t.Errorf("%+v, want %q", p, want)
+			t.Errorf("progress %+v, want missing %q", p, want)
 		}
 	}
 
@@ -214,12 +214,12 @@ func TestProgressSaysWhatIsMissing(t *testing.T) {
 	changed.Isolates = [2]bool{true, true}
 	missing("a change of shop/deny", changed)
 
-	// A pod that comes does not make policies late.
+	// A new pod does not make policies count as missing.
 	n.put("another", nil)
 	missing("", denyAll)
 }
 
-// Without a list, a revision answers the same.
+// Without a list, a revision leads to the same answer.
 func TestProgressToARevisionSaysWhatIsMissing(t *testing.T) {
 	n := newNode(t)
 	n.put("server", map[string]string{"app": "server"})
@@ -228,7 +228,7 @@ func TestProgressToARevisionSaysWhatIsMissing(t *testing.T) {
 		p := n.ProgressTo(revision)
 		if p.Enforced != (want == "") || !strings.Contains(strings.Join(p.Missing, "; "), want) ||
 			p.Enforced != (p.Revision == revision) {
-			t.Errorf("%+v, want %q", p, want)
+			t.Errorf("progress %+v, want missing %q", p, want)
 		}
 	}
 
@@ -270,14 +270,14 @@ func TestClusterPolicyIsInForceAndNamed(t *testing.T) {
 	errtest.Must(t, err)
 	if s := got.Paths[0].Sides[1]; got.Differs || s.Cluster != "guests" ||
 		s.Plan != "policy_admin" || !strings.Contains(s.Why, "guests denies it") {
-		t.Errorf("%+v", got)
+		t.Errorf("trace %+v, want a denial by policy guests", got)
 	}
 	if p := n.Progress(policy.Policies{}); p.Enforced || len(p.Missing) != 1 ||
 		!strings.Contains(p.Missing[0], "the deletion of ClusterNetworkPolicy guests") {
-		t.Errorf("%+v", p)
+		t.Errorf("progress %+v, want a missing deletion", p)
 	}
 	if p := n.Progress(policy.Policies{Cluster: []policy.ClusterPolicy{deny}}); !p.Enforced {
-		t.Errorf("%+v", p)
+		t.Errorf("progress %+v, want enforced", p)
 	}
 
 	const other = "198.19.0.7"
@@ -288,7 +288,7 @@ func TestClusterPolicyIsInForceAndNamed(t *testing.T) {
 		got, err := n.ask("shop/server", other, 80)
 		errtest.Must(t, err)
 		if s := got.Paths[0].Sides[0]; got.Differs || s.Plan != want {
-			t.Errorf("%+v, want %s", got, want)
+			t.Errorf("trace %+v, want verdict %s", got, want)
 		}
 	}
 	wantEgress("allow")
@@ -314,10 +314,10 @@ func TestTraceToTheOwnNodeSaysWhyItIsAllowed(t *testing.T) {
 	s := got.Paths[0].Sides[0]
 	if got.Differs || s.Plan != "allow" || s.Rule == "" || !strings.Contains(s.Why, "policyOwnNode") ||
 		!slices.Equal(s.Isolating, []string{"shop/deny"}) || len(s.Allowing) > 0 {
-		t.Errorf("%+v", got)
+		t.Errorf("trace to the own node: %+v", got)
 	}
 	v, err := n.ShowPod(policy.Name{Namespace: "shop", Name: "server"})
 	if err != nil || !v.Egress.OwnNode || v.Ingress.OwnNode {
-		t.Errorf("%+v, %v", v, err)
+		t.Errorf("view of the pod: %+v, %v, want egress to its own node", v, err)
 	}
 }

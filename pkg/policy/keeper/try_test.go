@@ -22,7 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// tried tries policies.
+// tried returns the result of a try of policies.
 func (n *node) tried(changed policy.Policies, deleted ...policy.Ref) (t *Tried, err error) {
 	n.t.Helper()
 	n.must(func() error {
@@ -50,7 +50,7 @@ func (n *node) connect(from, to string, addr netip.Addr, ports ...uint16) {
 	}
 }
 
-// connections are the tracked connections, as client and server with its port.
+// connections returns the tracked connections, as text with the client, the server and its port.
 func (n *node) connections() (all []string) {
 	n.must(func() error {
 		c, err := nfnl.Open()
@@ -68,15 +68,15 @@ func (n *node) connections() (all []string) {
 
 var expires = regexp.MustCompile(` expires \S+`)
 
-// table is the kernel's table with its counters.
+// table returns the kernel's table with its counters, as text.
 func (n *node) table() string {
 	text := n.Exec(n.t, nettest.NeedProgram(n.t, "nft"), "list", "table", "inet",
 		abi.NFTPolicyTable)
 	return expires.ReplaceAllString(text, "")
 }
 
-// tryWithoutTrace tries policies. The kernel's table, with its counters, must be as before. New
-// links of pods send packets of IPv6 of their own, so it waits for a moment without any.
+// tryWithoutTrace tries policies. The kernel's table, with its counters, must not change. New links
+// of pods send IPv6 packets by themselves, so it waits for a moment without such packets.
 func (n *node) tryWithoutTrace(changed policy.Policies) *Tried {
 	n.t.Helper()
 	for end := time.Now().Add(expectation); ; {
@@ -93,8 +93,8 @@ func (n *node) tryWithoutTrace(changed policy.Policies) *Tried {
 	}
 }
 
-// What a try predicts to end ends when the policy comes in force, and nothing else. Trying changes
-// no packet's way: neither the table nor its counters, nor a connection.
+// When the policy comes in force, exactly the connections end that the try predicted. The try
+// itself changes neither the table nor its counters nor a connection.
 func TestWhatATryPredictsHappens(t *testing.T) {
 	n := newNode(t)
 	n.put("client", map[string]string{"app": "client"})
@@ -163,7 +163,7 @@ func TestWhatATryPredictsHappens(t *testing.T) {
 		}
 	}
 
-	// The way back: nothing ends.
+	// A deletion of the policy ends no connection.
 	back, err := n.tried(policy.Policies{}, policy.Ref{Kind: policy.KindNetworkPolicy,
 		Namespace: "shop", Name: "web"})
 	if err != nil || len(back.Ends) > 0 || back.Same != len(left) {
@@ -197,7 +197,7 @@ func TestTryRefusesWhatCannotBe(t *testing.T) {
 		r, err := policy.ParseRef(c.deleted)
 		errtest.Must(t, err)
 		if _, err := n.tried(c.changed, r); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
+			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
 	}
 
@@ -225,11 +225,11 @@ func TestTryJudgesConnectionsOfTheFastPath(t *testing.T) {
 	got, err := n.tried(policy.Policies{Namespaced: []policy.Policy{denyAll}})
 	errtest.Must(t, err)
 	if len(got.Ends) != 1 || got.Ends[0].Peer != "shop/client" || got.Ends[0].Port != 80 {
-		t.Errorf("%+v", got)
+		t.Errorf("try %+v, want that one connection ends", got)
 	}
 }
 
-// An address that no pod is known to have is a pod's all the same: it is marked.
+// An address in a pod range is marked as unknown if no known pod has it.
 func TestTryMarksUnknownPods(t *testing.T) {
 	n := newNode(t)
 	n.put("server", map[string]string{"app": "server"})
@@ -244,12 +244,12 @@ func TestTryMarksUnknownPods(t *testing.T) {
 		"203.0.113.1": {Name: "203.0.113.1"},
 	} {
 		if got := name(netip.MustParseAddr(text)); got != want {
-			t.Errorf("%s: %+v, want %+v", text, got, want)
+			t.Errorf("name of %s: %+v, want %+v", text, got, want)
 		}
 	}
 }
 
-// Of the last drops, those that other reasons caused do not count, nor those that are allowed now.
+// A try does not count drops for other reasons, and drops of packets that are allowed now.
 func TestTryJudgesTheLastDrops(t *testing.T) {
 	n := newNode(t)
 	n.put("client", nil)
@@ -275,6 +275,6 @@ func TestTryJudgesTheLastDrops(t *testing.T) {
 	errtest.Must(t, err)
 	if got.Drops != 3 || got.DropsDenied != 1 || len(got.Passes) != 1 || got.Passes[0].Drops != 2 ||
 		got.Passes[0].Pod != "shop/server" || got.Passes[0].Peer != "shop/client" {
-		t.Errorf("%+v", got)
+		t.Errorf("try of drops: %+v", got)
 	}
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nft"
 )
 
-// A comparison without a reason reads no record as long as nothing was touched.
-// It makes no plan either.
+// A periodic comparison reads no record and makes no plan while no file was touched.
 func TestComparisonReadsNoRecordWhileNothingChanges(t *testing.T) {
 	n := newNode(t)
 	n.put("web", nil)
@@ -41,12 +40,12 @@ func TestComparisonReadsNoRecordWhileNothingChanges(t *testing.T) {
 	changed := func(what string, change func()) {
 		t.Helper()
 		if !rest() {
-			t.Fatalf("before %s: a node at rest is changed", what)
+			t.Fatalf("before %s: an unchanged node counts as changed", what)
 		}
 		change()
 		n.must(func() error {
 			if n.unchanged() {
-				t.Errorf("%s goes unseen", what)
+				t.Errorf("%s is not noticed as a change", what)
 			}
 			return n.turnsAfterResync(true)
 		})

@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// crowded is a lab of four pods: a server with a policy and a client, and in the namespace of
+// crowded returns a lab of four pods: a server with a policy and a client, and in the namespace of
 // absurd policies a victim and a bystander with a policy.
 func crowded(t *testing.T) (*lab, *planner.Planner) {
 	l := newLab(t, 1, 2, 3, 4)
@@ -76,18 +76,19 @@ func TestKernelJudgesOtherPodsAsWithoutAnAbsurdPolicy(t *testing.T) {
 						reached++
 					}
 				case name == "subjects" && about(f, 4):
-					// It is selected too, and its own policy goes on to allow: send checked that.
+					// The policy selects this pod too. The pod's own policy still allows its flows;
+					// send checked that.
 				case arrived != without[i]:
 					t.Errorf("%+v: arrived %t, without the policy %t", f, arrived, without[i])
 				}
 			}
 			if reached == 0 { // the control
-				t.Error("without the policy nothing passes that is about the victim")
+				t.Error("without the policy no packet from or to the victim passes")
 			}
 
 			p.DeletePolicy(absurd.Name)
 			if again := send(); !slices.Equal(again, without) {
-				t.Error("not as before once the policy is gone")
+				t.Error("verdicts differ after the policy was deleted")
 			}
 		})
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// The largest direction of one pod, in both families: the kernel takes it, judges by it, and
-// returns it as it was written; nft can list it.
+// The kernel accepts the largest direction of one pod in both families, judges by it, and returns
+// it as it was written. nft can list it.
 func TestManyLinesWithPortsOfTheirOwnAreInForce(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	ns := nettest.NewNS(t)

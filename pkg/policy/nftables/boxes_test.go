@@ -23,7 +23,8 @@ func selected(app string, policies []policy.Policy) *planner.Planner {
 	return p
 }
 
-// size returns how many sets and rules the table has for a plan, and how many messages make it.
+// size returns the number of sets and rules of the table for a plan, and the number of messages
+// that make it.
 func size(plan *policy.Plan) (sets, rules, messages int) {
 	var p maker
 	var cached fragments
@@ -36,8 +37,8 @@ func size(plan *policy.Plan) (sets, rules, messages int) {
 	return len(want.sets), rules, tx.Len()
 }
 
-// The kernel finds a set by walking a list, and a packet walks the rules: neither grows with lines
-// of which each has a peer and a port of its own.
+// The kernel finds a set by walking a list, and a packet walks the rules. So their number must not
+// grow with lines that each have a different peer and port.
 func TestLinesWithPortsOfTheirOwnAreFewSetsAndRules(t *testing.T) {
 	bare, bareRules, bareMessages := size(selected("app", nil).Plan())
 	for _, lines := range []int{256, 4096, 16384} {

@@ -19,8 +19,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// Where conntrack is full, the kernel drops packets of unknown connections before a rule judges
-// them (nf_conntrack_in in nf_conntrack_core.c). Known connections go on.
+// If conntrack is full, the kernel drops packets of unknown connections before a rule judges them
+// (nf_conntrack_in in nf_conntrack_core.c). Known connections continue.
 func TestFullConntrackLetsNothingNewPass(t *testing.T) {
 	l, p := two(t)
 	l.apply(p.Plan())
@@ -50,8 +50,9 @@ func TestFullConntrackLetsNothingNewPass(t *testing.T) {
 	l.arrive(to(l, 3, 80), false)
 }
 
-// fillConntrack adds connections that the kernel does not evict until it takes no more, and returns
-// how many. Its limit is one for all network namespaces, its count one for each.
+// fillConntrack adds connections that the kernel does not evict until conntrack is full, and
+// returns their number. The limit is for all network namespaces together, but each namespace has
+// its own count.
 func (l *lab) fillConntrack() (added int) {
 	l.t.Helper()
 	const batch, most = 1024, 2 << 20
@@ -85,8 +86,8 @@ func (l *lab) fillConntrack() (added int) {
 	return added
 }
 
-// conntrackDrops returns the packets that conntrack of the node dropped since it had no room for
-// their connections (/proc/net/stat/nf_conntrack: a line for each CPU, with hexadecimal columns).
+// conntrackDrops returns the number of packets that the node's conntrack dropped for lack of room
+// (/proc/net/stat/nf_conntrack: one line per CPU, with hexadecimal columns).
 func (l *lab) conntrackDrops() (n uint64) {
 	l.t.Helper()
 	l.node.Run(l.t, func() error {
@@ -113,8 +114,8 @@ func (l *lab) conntrackDrops() (n uint64) {
 	return n
 }
 
-// A packet that conntrack does not track (ct state untracked or invalid) is judged like a first
-// one, each time: it does not match ct state established.
+// Each packet that conntrack does not track (ct state untracked or invalid) is judged like a first
+// packet, because it does not match ct state established.
 func TestUntrackedPacketsAreJudged(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	l, p := two(t)
@@ -154,7 +155,7 @@ func TestUntrackedPacketsAreJudged(t *testing.T) {
 	nettest.Until(t, expectation, "four invalid packets", func() bool {
 		return l.counted("invalid") >= 4
 	})
-	l.arrive(to(l, 2, 80), true) // What was sent before has arrived then, or does not.
+	l.arrive(to(l, 2, 80), true) // Earlier packets have arrived by then, or never will.
 	for i, arrived := range l.arrived(first, int(l.id-first))[:4] {
 		if arrived {
 			t.Errorf("packet %d arrived, which conntrack calls invalid and no policy allows", i)
@@ -165,7 +166,7 @@ func TestUntrackedPacketsAreJudged(t *testing.T) {
 // payloadLen is the length of a packet's tag and number.
 const payloadLen = len(tag) + 8
 
-// counted returns the packets of a counter of the table of others.
+// counted returns the packets of a counter of the table others.
 func (l *lab) counted(name string) (n int) {
 	l.t.Helper()
 	text := l.output(nettest.NeedProgram(l.t, "nft"), "list counter inet others "+name)

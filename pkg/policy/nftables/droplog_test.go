@@ -18,7 +18,7 @@ func TestDroppedPacketHasAReasonOfOurs(t *testing.T) {
 	want := Dropped{Reason: "policy_egress", Packet: p, Flow: policy.Flow{Src: p.Src, Dst: p.Dst,
 		Proto: policy.TCP, Port: 80, ToNode: true}}
 	if got, ok := droppedBy(p); !ok || got != want {
-		t.Errorf("%+v %t, want %+v", got, ok, want)
+		t.Errorf("drop %+v, %t, want %+v", got, ok, want)
 	}
 
 	for prefix, want := range map[string]bool{"policy_ingress": true, "policy_pending": true,

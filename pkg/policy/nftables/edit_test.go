@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// edited returns the texts of a chain after an edit, as the kernel carries it out.
+// edited returns the rule texts of a chain after an edit. It applies the edit as the kernel does.
 func edited(have []listed, e edit) (texts []string) {
 	rules := slices.Clone(have)
 	at := func(handle []byte) int {

@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// Answers to ended flows are dropped by their ends and their protocol. They are not part of the
-// plan: a daemon that starts again adopts the table with them.
+// Answers to ended flows are dropped if their addresses, ports and protocol match. These elements
+// are not part of the plan, so a restarted daemon adopts the table with them.
 func TestAnswersToEndedFlowsAreDropped(t *testing.T) {
 	for _, proto := range []policy.Proto{policy.UDP, policy.SCTP} {
 		l, p := two(t)

@@ -21,7 +21,7 @@ import (
 // largeDatagram is the payload of a datagram that needs three fragments over a link of MTU 1500.
 const largeDatagram = 4000
 
-// fragmentsOf counts the fragments that came to an end of the lab and have a run of a byte.
+// fragmentsOf counts the fragments with the filling that an end of the lab received.
 func (l *lab) fragmentsOf(end *nettest.NS, filling byte) (count int) {
 	for _, f := range l.captures[end].Frames() {
 		run := bytes.Repeat([]byte{filling}, 64)
@@ -50,7 +50,7 @@ func listen(t *testing.T, ns *nettest.NS, at netip.AddrPort) net.PacketConn {
 	return c
 }
 
-// sendDatagram sends a large datagram from an address. All bytes of its payload are the filling.
+// sendDatagram sends a large datagram from an address. Each byte of its payload is filling.
 func sendDatagram(t *testing.T, ns *nettest.NS, from netip.Addr, to netip.AddrPort, filling byte) {
 	t.Helper()
 	ns.Run(t, func() error {
@@ -65,7 +65,7 @@ func sendDatagram(t *testing.T, ns *nettest.NS, from netip.Addr, to netip.AddrPo
 	})
 }
 
-// wantDatagram reads a large datagram, which has to be whole.
+// wantDatagram reads a large datagram and checks that it is complete.
 func wantDatagram(t *testing.T, c net.PacketConn, filling byte) {
 	t.Helper()
 	errtest.Must(t, c.SetReadDeadline(time.Now().Add(patience*10)))
@@ -76,7 +76,7 @@ func wantDatagram(t *testing.T, c net.PacketConn, filling byte) {
 	}
 }
 
-// wantFragments waits until an end of the lab has the three fragments of a datagram.
+// wantFragments waits until an end of the lab has received the three fragments of a datagram.
 func (l *lab) wantFragments(t *testing.T, end *nettest.NS, filling byte) {
 	t.Helper()
 	nettest.Until(t, expectation, "three fragments", func() bool {
@@ -148,7 +148,7 @@ func TestFragmentsAreJudgedAsTheirDatagram(t *testing.T) {
 				send(denied)
 				refused := filling
 				l.wantDropped(t, reason, before)
-				send(allowed) // What was sent before it has arrived then, or does not.
+				send(allowed) // Earlier fragments have arrived by then, or never will.
 				l.wantFragments(t, path.to, filling)
 				if n := l.fragmentsOf(path.to, refused); n != 0 {
 					t.Errorf("%d fragments of a denied datagram arrived", n)

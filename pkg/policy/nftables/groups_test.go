@@ -34,7 +34,7 @@ func TestMissingOfUnionsDependsOnTheirKeysOnly(t *testing.T) {
 			want := slices.Sorted(maps.Keys(allOfA))
 			want = slices.DeleteFunc(want, func(k string) bool { return allOfB[k] })
 			if got := known.missing(a, b); !slices.Equal(got, want) {
-				t.Fatalf("%q, want %q", got, want)
+				t.Fatalf("missing keys %q, want %q", got, want)
 			}
 		}
 	})

@@ -37,7 +37,7 @@ func judge(ns *nettest.NS, flows ...policy.Flow) (out []interpret.Decision, err 
 }
 
 // The interpreter of the plan, and the interpreter of the rules and elements that the kernel
-// returns, give the same verdicts.
+// returns, come to the same verdicts.
 func TestTableAsReadJudgesAsThePlan(t *testing.T) {
 	for name, boxed := range map[string]bool{"rules": false, "boxes": true} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +105,8 @@ func checkTableAsRead(t *testing.T, ns *nettest.NS, kept *nftables.PolicyTable) 
 	})
 }
 
-// tampered is a node with serverPolicy in force, and one that changes the table behind its back.
+// tampered returns a node with serverPolicy in force, and a function that changes the table as
+// another program would.
 func tampered(t *testing.T) (ns *nettest.NS, flows []policy.Flow, nft func(string)) {
 	program := nettest.NeedProgram(t, "nft")
 	ns = nettest.NewNS(t)
@@ -156,7 +157,7 @@ func TestTamperedTableIsSeen(t *testing.T) {
 		t.Helper()
 		got, err := judge(ns, flows...)
 		if err != nil {
-			t.Fatalf("%s: %v", what, err)
+			t.Fatalf("%s: judge: %v", what, err)
 		}
 		for i, d := range got {
 			if d.Verdict != want || d.Rule == "" {

@@ -105,8 +105,8 @@ func forward() error {
 	return nil
 }
 
-// batch runs commands of ip(8), a line each, in one process: a process for each takes most of an
-// emulated machine's time.
+// batch runs commands of ip(8), one per line, in one process, because a process per command takes
+// most of an emulated machine's time.
 func batch(t *testing.T, ns *nettest.NS, ip, lines string) {
 	t.Helper()
 	ns.Run(t, func() error { return nettest.Feed(lines, ip, "-batch", "-") })
@@ -164,8 +164,8 @@ func (l *lab) at(a netip.Addr) (*nettest.NS, bool) {
 // tag precedes the number of a packet at its end.
 const tag = "kvpolicy"
 
-// send sends the first packets of flows and returns which of them arrived. Each has a source port
-// of its own. It waits for those that are expected, and a moment longer for the others.
+// send sends the first packets of flows and returns which of them arrived. Each packet has its own
+// source port. send waits for the expected packets, and a moment longer for the others.
 func (l *lab) send(flows []policy.Flow, expected func(policy.Flow) bool) (arrived []bool) {
 	l.t.Helper()
 	first := l.id
@@ -192,7 +192,7 @@ func (l *lab) send(flows []policy.Flow, expected func(policy.Flow) bool) (arrive
 	}
 }
 
-// arrived returns which packets were captured, of those that are numbered from first on.
+// arrived reports which of the packets numbered from first on were captured.
 func (l *lab) arrived(first uint64, count int) []bool {
 	arrived := make([]bool, count)
 	for _, c := range l.captures {
@@ -281,7 +281,7 @@ func packet(f policy.Flow, id uint64) []byte {
 	return append(frame, l4...)
 }
 
-// flows are the flows of policytest as this node's links see them.
+// flows returns the flows of policytest as this node's links see them.
 func (l *lab) flows() (out []policy.Flow) {
 	type key struct {
 		src, dst netip.Addr

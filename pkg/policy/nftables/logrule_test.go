@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// The kernel limits each pod by itself: a pod that is often denied does not hide others of the same
-// chain.
+// The kernel limits each pod separately, so a pod that is often denied does not hide other pods of
+// the same chain.
 func TestKernelLogsEachPodForItself(t *testing.T) {
 	l, p := two(t)
 	l.apply(p.Plan())

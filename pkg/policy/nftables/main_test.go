@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// The main thread stays what /proc/self shows: no test's namespace may take it.
+// /proc/self shows the main thread, so no test may move that thread to another namespace.
 func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }

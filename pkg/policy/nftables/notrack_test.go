@@ -81,8 +81,8 @@ func serveDatagrams(c net.PacketConn) {
 	}
 }
 
-// answered reports whether a query of a pod to the resolver is answered. One that is expected is
-// sent again: the kernel adds the route to a new IPv6 address later.
+// answered reports whether a query of a pod to the resolver is answered. If an answer is expected,
+// it repeats the query, because the kernel adds the route to a new IPv6 address later.
 func (l *lab) answered(pod int, network string, at netip.AddrPort, want bool) (answered bool) {
 	l.t.Helper()
 	for end := time.Now().Add(waitFor(want)); !answered; {
@@ -112,7 +112,7 @@ func query(network string, at netip.AddrPort) (bool, error) {
 	return n == len("query"), err
 }
 
-// deadlineOnly returns err, or nil if it is silence.
+// deadlineOnly returns err, or nil if err is a timeout.
 func deadlineOnly(err error) error {
 	if silence, ok := errors.AsType[net.Error](err); ok && silence.Timeout() {
 		return nil
@@ -150,7 +150,7 @@ func TestPodsReachAnUntrackedDNSCacheByBothProtocols(t *testing.T) {
 			}
 		}
 	}
-	// Pod 1 is isolated for ingress alone, pod 2 for egress, pod 3 not at all.
+	// Pod 1 is isolated for ingress only, pod 2 for egress only, and pod 3 is not isolated.
 	const server, client, open = 1, 2, 3
 	ask("tracked", 53, client, true)
 
@@ -166,11 +166,11 @@ func TestPodsReachAnUntrackedDNSCacheByBothProtocols(t *testing.T) {
 	}
 	ask("untracked", 54, client, false)
 
-	// Each segment is judged: without the policy's rule a connection that is open ends at once.
+	// Each segment is judged, so without the policy's rule an open connection ends at once.
 	l.revokedUntracked(p, client)
 }
 
-// revokedUntracked holds that an untracked connection of a pod ends when its policy goes.
+// revokedUntracked checks that an untracked connection of a pod ends when its policy is deleted.
 func (l *lab) revokedUntracked(p *planner.Planner, pod int) {
 	l.t.Helper()
 	s := &stream{}

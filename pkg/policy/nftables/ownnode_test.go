@@ -15,7 +15,8 @@ import (
 // nodeAddrs are addresses of the node itself, one a family.
 var nodeAddrs = []netip.Addr{netip.MustParseAddr("198.19.0.1"), netip.MustParseAddr("fd42:ff::1")}
 
-// ownNode is a lab whose pod 2 is isolated for egress, with or without the option.
+// ownNode returns a lab whose pod 2 is isolated for egress, with or without the option
+// AllowOwnNode.
 func ownNode(t *testing.T, allow bool) (*lab, *planner.Planner) {
 	l, _ := two(t)
 	for _, a := range nodeAddrs {
@@ -60,7 +61,7 @@ func TestOwnNodeIsReachedWhereItIsAllowed(t *testing.T) {
 	l.apply(plan)
 	l.reaches(2, plan, policy.Allow)
 	l.reaches(3, plan, policy.DenyPending)
-	for f := range 2 { // Only the node itself is open.
+	for f := range 2 { // Only the node itself is allowed.
 		l.arrive([]policy.Flow{{Src: policytest.PodAddrs(2)[f], Dst: policytest.Outside[f],
 			FromPod: true, Proto: policy.TCP, Port: 80}}, false)
 	}

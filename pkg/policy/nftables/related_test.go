@@ -20,8 +20,8 @@ import (
 // aNode is a node of the cluster that is not this one, in both families.
 var aNode = []netip.Addr{netip.MustParseAddr("198.19.0.77"), netip.MustParseAddr("fd42:ff::77")}
 
-// datagram is the first packet of a flow of UDP that conntrack knows, whose source is a pod of the
-// lab or an address behind the link up.
+// datagram is the first packet of a UDP flow that conntrack knows. Its source is a pod of the lab
+// or an address behind the link up.
 type datagram struct {
 	flow  policy.Flow
 	sport uint16
@@ -46,7 +46,8 @@ type report struct {
 	words  string
 }
 
-// frame is the report as an Ethernet frame: the content that leaks is behind the quoted header.
+// frame returns the report as an Ethernet frame. The content that could leak follows the quoted
+// header.
 func (r report) frame(id uint64) []byte {
 	outer := policy.Flow{Src: r.from, Dst: r.about.flow.Src, Proto: policy.Proto(unix.IPPROTO_ICMP)}
 	inner := packet(r.about.flow, id)[14:]
@@ -77,7 +78,7 @@ func (r report) frame(id uint64) []byte {
 	return frame
 }
 
-// report sends reports and compares which of them arrive.
+// report sends reports and checks which of them arrive.
 func (l *lab) report(reports []report) {
 	l.t.Helper()
 	ip := nettest.NeedProgram(l.t, "ip")
@@ -138,8 +139,8 @@ func (l *lab) nodeKnows(to netip.Addr) (d datagram) {
 	return d
 }
 
-// An ICMP error carries content of its sender's choice behind the quoted header. So it passes only
-// if its sender belongs to the connection.
+// An ICMP error carries any content that its sender chooses behind the quoted header. So it passes
+// only if its sender is part of the connection.
 func TestErrorsPassOnlyFromThoseThatTheyConcern(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	l, p := two(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// sliced is a node with serverPolicy in force, and a plan that adds the largest direction of the
-// client. Both are of one planner.
+// sliced returns a node with serverPolicy in force, and the planner, which then also has the
+// largest direction of the client.
 func sliced(t *testing.T) (ns *nettest.NS, p *planner.Planner) {
 	ns = nettest.NewNS(t)
 	w := policytest.NewWorld()
@@ -44,9 +44,10 @@ func outcomes(t *testing.T, ns *nettest.NS) (allowed [3]bool) {
 	return allowed
 }
 
-// A large change is several transactions, between which others can have theirs. Packets are judged
-// by the old plan until the last one. A daemon that dies between two of them leaves nothing in
-// force of the new plan; the next one brings it in force, or removes what is left.
+// A large change takes several transactions, between which other programs can make their own.
+// Packets are judged by the old plan until the last transaction. If a daemon dies between two of
+// them, no part of the new plan is in force. The next daemon brings it in force, or removes the
+// remaining sets.
 func TestLargeChangeGoesInSlices(t *testing.T) {
 	before, after := [3]bool{true, true, true}, [3]bool{false, true, true}
 	died := errors.New("the daemon died")
@@ -120,7 +121,8 @@ func TestLargeChangeIsInForceWhole(t *testing.T) {
 	}
 }
 
-// Nothing is read while no process changed the ruleset. What another program changed is restored.
+// The table is not read while no process changed the ruleset. A change of another program is
+// restored.
 func TestNothingIsReadWhileTheGenerationStands(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	ns, p := sliced(t)
@@ -145,7 +147,7 @@ func TestNothingIsReadWhileTheGenerationStands(t *testing.T) {
 	apply(1)
 	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "another"},
 		Isolates: [2]bool{true}})
-	apply(1) // The table knows what itself wrote.
+	apply(1) // The PolicyTable does not read its own write.
 	apply(1)
 
 	ns.Run(t, func() error {

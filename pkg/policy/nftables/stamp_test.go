@@ -17,8 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// forged sets in every packet the bit of the stamp before it is judged, and counts packets that have
-// it afterwards.
+// forged sets the bit of the stamp in every packet before it is judged, and counts packets that
+// still have the bit afterwards.
 const forged = `add table inet others
 add chain inet others before { type filter hook prerouting priority 0; }
 add rule inet others before meta mark set meta mark | 0x800000
@@ -32,8 +32,8 @@ add rule inet others behind meta mark & 0x800000 != 0 counter name left
 add chain inet others inside { type filter hook input priority 500; }
 add rule inet others inside meta mark & 0x800000 != 0 counter name left`
 
-// Pods' packets do not pass without the table that judges, regardless of what another program does
-// to it while no daemon runs.
+// Pods' packets do not pass without the table that judges, regardless of how another program
+// changes that table while no daemon runs.
 func TestUnjudgedPacketsAreDropped(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	for name, command := range map[string]string{
@@ -65,7 +65,7 @@ func TestUnjudgedPacketsAreDropped(t *testing.T) {
 					t.Error("a known connection goes on")
 				}
 			}
-			// One more to the node, and one of each known connection.
+			// This counts one more packet to the node, and one packet of each known connection.
 			if dropped := l.unstamped(); dropped < uint64(len(lost)+3) {
 				t.Errorf("counted %d packets, want at least %d", dropped, len(lost)+3)
 			}
@@ -92,8 +92,8 @@ func TestUnjudgedPacketsAreDropped(t *testing.T) {
 	}
 }
 
-// unjudged are flows that the plan of two allows: to a pod of the node, to one of another node and
-// from there, in both families.
+// unjudged returns flows that the plan of two allows: to a pod of the node, to a pod of another
+// node and back, in both families.
 func unjudged(l *lab) []policy.Flow {
 	flows := to(l, 2, 80)
 	for f := range 2 {
@@ -142,7 +142,7 @@ func connect(l *lab, family int) *stream {
 		if err != nil {
 			return err
 		}
-		// Other tests look for a closed port of this pod.
+		// Other tests need the port of this pod to be closed.
 		context.AfterFunc(l.t.Context(), func() { listener.Close() })
 		go func() {
 			c, err := listener.Accept()
@@ -166,7 +166,7 @@ func connect(l *lab, family int) *stream {
 	return s
 }
 
-// echoes reports whether something comes back in time. Lost bytes come too, by retransmission.
+// echoes reports whether the echo arrives in time. Lost bytes arrive too, by retransmission.
 func (s *stream) echoes(within time.Duration) bool {
 	b := make([]byte, 1)
 	_ = s.SetDeadline(time.Now().Add(within))

@@ -21,7 +21,7 @@ import (
 // local are the numbers of the pods of the node in most tests.
 var local = []int{1, 2, 3}
 
-// attach makes pod i of a world one of this node, so that its addresses are at its link.
+// attach attaches pod i of a world to this node, so that its link has its addresses.
 func attach(w *policytest.World, p *planner.Planner, i int, labels map[string]string) policy.Key {
 	name := policy.Name{Namespace: "a", Name: fmt.Sprint("local-", i)}
 	key := policy.Key{Name: name, UID: fmt.Sprint("uid-", i)}
@@ -35,7 +35,7 @@ func attach(w *policytest.World, p *planner.Planner, i int, labels map[string]st
 	return key
 }
 
-// The property that holds interpreter and kernel together: random clusters, real packets.
+// For random clusters, the kernel judges real packets as the interpreter judges their flows.
 func TestKernelJudgesAsTheInterpreter(t *testing.T) {
 	l := newLab(t, local...)
 	t.Run("rules", func(t *testing.T) { checkJudgement(t, l) })
@@ -92,7 +92,7 @@ func checkJudgement(t *testing.T, l *lab) {
 	})
 }
 
-// two is a world of three pods of this node, of which "server" accepts TCP 80 from "client" only.
+// two returns a lab of three pods of this node. The pod "server" accepts TCP 80 from "client" only.
 func two(t *testing.T) (*lab, *planner.Planner) {
 	l := newLab(t, local...)
 	w := policytest.NewWorld()
@@ -112,7 +112,7 @@ func serverPolicy() policy.Policy {
 			Ports: []policy.Port{{Proto: policy.TCP, First: 80, Last: 80}}}}}}
 }
 
-// to is a flow from pod i to pod 1 in both families.
+// to returns the flow from pod i to pod 1 in both families.
 func to(l *lab, i int, port uint16) (out []policy.Flow) {
 	for f := range 2 {
 		flow := policy.Flow{Src: policytest.PodAddrs(i)[f], Dst: policytest.PodAddrs(1)[f],
@@ -259,8 +259,8 @@ func TestRestartAdoptsAndWritesNothing(t *testing.T) {
 	}
 }
 
-// list returns the output of nft, which also shows that nft can print the table. It has no counts:
-// a host sends neighbour discovery at any moment.
+// list returns the output of nft, which also shows that nft can print the table. It leaves out
+// counts, because a host sends neighbour discovery at any moment.
 func (l *lab) list() (text string) {
 	nft := nettest.NeedProgram(l.t, "nft")
 	text = l.output(nft, "list table inet "+abi.NFTPolicyTable) +
@@ -270,8 +270,8 @@ func (l *lab) list() (text string) {
 	return strings.Join(lines, "\n")
 }
 
-// A group that comes or goes leaves the rules of the others as they are: each rule that is written
-// has the kernel search all sets.
+// A group that is added or removed does not change the rules of other groups, because the kernel
+// searches all sets for each written rule.
 func TestGroupsThatStayKeepTheirRules(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	l, p := two(t)
@@ -352,7 +352,7 @@ func TestTableThatWasChangedByHandIsRestored(t *testing.T) {
 	}
 }
 
-// sorted makes texts comparable in which chains and sets have another order.
+// sorted makes texts comparable whose chains and sets are in different orders.
 func sorted(s string) string {
 	lines := strings.Split(s, "\n")
 	slices.Sort(lines)
@@ -374,8 +374,8 @@ func TestMembersThatPluginsWroteAreKeptOrRemoved(t *testing.T) {
 		t.Errorf("%d changes, want the missing member and the foreign one", n)
 	}
 
-	// The daemon does not know yet what a plugin removed: its own removal is refused, and tried
-	// again.
+	// The daemon does not know yet that a plugin removed the element. The kernel refuses the
+	// daemon's own removal, and the daemon tries again.
 	l.run(l.node, nft, fmt.Sprintf("delete element inet kubeveil_policy %s { 198.18.0.1 }", set))
 	p.SetAttached(key, nil)
 	l.apply(p.Plan())
@@ -385,7 +385,7 @@ func TestMembersThatPluginsWroteAreKeptOrRemoved(t *testing.T) {
 func TestRefusedTransactionLeavesTheOldState(t *testing.T) {
 	l, p := two(t)
 	l.apply(p.Plan())
-	// A set in the way that has another type.
+	// A set with the same name has another type.
 	nft := nettest.NeedProgram(t, "nft")
 	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "server"},
 		Isolates: [2]bool{true}})
@@ -447,8 +447,8 @@ func TestChangeIsAtomic(t *testing.T) {
 	}
 }
 
-// The kernel's costs are by rule: ports of one peer are one rule of each family, and chains that
-// have the same ports share their set.
+// The kernel's cost depends on the number of rules. So the ports of one peer are one rule per
+// family, and chains with the same ports share their set.
 func TestPortsOfOnePeerAreOneRule(t *testing.T) {
 	l, p := two(t)
 	ports := []policy.Port{{Proto: policy.TCP, First: 2000, Last: 3000}}

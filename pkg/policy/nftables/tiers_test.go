@@ -10,7 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// tiered is two, with port 80 of all pods denied to pods with the label app=bad, first of all.
+// tiered returns the lab of two with an Admin tier whose first rule denies port 80 of all pods to
+// pods with the label app=bad.
 func tiered(t *testing.T) (*lab, *planner.Planner) {
 	l, p := two(t)
 	p.PutNamespace(policy.Namespace{Name: "a"})
@@ -64,7 +65,7 @@ func TestTiersDropWithTheirReasons(t *testing.T) {
 	}
 }
 
-// A pod that comes into a set that is denied may have connections.
+// A pod that is added to a denied set may have connections, so less may be allowed.
 func TestNewMemberOfADeniedSetShrinks(t *testing.T) {
 	l, p := tiered(t)
 	l.apply(p.Plan())

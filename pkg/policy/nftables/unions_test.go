@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// crowd is a pod of this node that many selectors of few pods allow, so that its rules look up
-// unions. Pods come, go and change labels, and may be in several sets of a union.
+// crowd is a pod of this node whose policy has many selectors that each select few pods, so that
+// its rules look up unions. Pods come, go and change labels, and may be in several sets of a union.
 type crowd struct {
 	*policytest.World
 	*planner.Planner
@@ -76,7 +76,8 @@ func (c crowd) putPolicy(t *rapid.T) {
 	c.PutPolicy(np)
 }
 
-// flows are all between the pod and others, on ports of the policy and one that it does not have.
+// flows returns all flows between the pod and others, on the ports of the policy and on one other
+// port.
 func (c crowd) flows() (out []policy.Flow) {
 	for i := 2; i <= policytest.Pool; i++ {
 		for f := range 2 {
@@ -126,7 +127,7 @@ func TestUnionsJudgeAsTheirPeers(t *testing.T) {
 			}
 		}
 
-		// A daemon that starts again finds what it would write.
+		// A restarted daemon finds the table as it would write it.
 		err := ns.Do(func() error {
 			r, err := again.Apply(c.Plan())
 			if r.Changes != 0 {

@@ -11,7 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// An absurd policy is as good as one that denies everything, and no other pod notices it.
+// An absurd policy has the effect of a policy that denies everything, and does not affect other
+// pods.
 func TestAbsurdPolicyChangesNoOtherVerdict(t *testing.T) {
 	all, policies := policytest.Flows(), policytest.Absurd()
 	names := slices.Sorted(maps.Keys(policies))
@@ -41,7 +42,7 @@ func TestAbsurdPolicyChangesNoOtherVerdict(t *testing.T) {
 		p.PutPolicy(absurd)
 		plan := p.Plan()
 		if plan.Problems[absurd.Name] == "" {
-			t.Fatalf("it is not shown: problems %v", plan.Problems)
+			t.Fatalf("the absurd policy is not among the problems %v", plan.Problems)
 		}
 		with := plan.Judges()
 

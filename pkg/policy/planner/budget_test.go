@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// crowdOf returns a planner with pods of namespace a of which each has the largest direction, and a
+// crowdOf returns a planner with pods of namespace a that each have the largest direction, and a
 // neighbour in namespace b with a small policy.
 func crowdOf(pods int) (p *planner.Planner, neighbour policy.Key) {
 	p = planner.New("here")
@@ -37,16 +37,16 @@ func denied(t *testing.T, plan *policy.Plan) (n int) {
 	t.Helper()
 	for name, problem := range plan.Problems {
 		if name.Namespace != "a" {
-			t.Errorf("%s: %s", name, problem)
+			t.Errorf("policy %s must not have a problem: %s", name, problem)
 		}
 		n++
 	}
 	return n
 }
 
-// Ten times the largest direction is denied as far as it exceeds the namespace's budget, with a
-// problem for each policy. A neighbour is judged as before. A pod that goes changes nothing of
-// that; an edit of a policy does.
+// Ten pods with the largest direction exceed the namespace's budget. The excess policies deny
+// everything, each with a problem. A neighbour is judged as before. A deleted pod does not restore
+// policies, but an edit of a policy does.
 func TestNamespaceBeyondItsBudgetPaysItself(t *testing.T) {
 	const most = planner.MaxNamespaceLines / compile.MaxLines
 	p, neighbour := crowdOf(10)
@@ -102,8 +102,9 @@ func putPods(p *planner.Planner, namespace string, first, count int, here bool) 
 	}
 }
 
-// Namespaces may each be within their budget and together exceed the budget of the node. Then they
-// pay in turns, the largest first. A neighbour with less pays nothing.
+// Namespaces may each be within their budget and together exceed the budget of the node. Then their
+// policies are denied in turns, from the largest namespace first. Policies of a small neighbour are
+// not denied.
 func TestNodeBeyondItsBudgetTakesFromTheLargest(t *testing.T) {
 	const perPod, namespaces = compile.MaxChainLines, 5
 	p := planner.New("here")
@@ -139,7 +140,7 @@ func TestNodeBeyondItsBudgetTakesFromTheLargest(t *testing.T) {
 	}
 }
 
-// ownPorts returns the policy with a port of its own per rule, so that no two are joined.
+// ownPorts returns the policy with a different port per rule, so that no two rules are joined.
 func ownPorts(p policy.Policy) policy.Policy {
 	for i := range p.Rules[policy.Ingress] {
 		port := uint16(1 + i)
@@ -150,7 +151,7 @@ func ownPorts(p policy.Policy) policy.Policy {
 
 // The policies of one namespace need more elements than the node keeps: in the sets of its peers,
 // or in their copies in the chains of pods that have policies of their own beside a common one. Its
-// policies deny, and policies of another namespace do not.
+// policies then deny everything, and policies of another namespace do not.
 func TestElementsBeyondTheBudgetAreOfTheNamespaceWithMost(t *testing.T) {
 	const selectors = 1100
 	for name, tt := range map[string]struct{ peers, pods int }{
@@ -188,8 +189,8 @@ func TestElementsBeyondTheBudgetAreOfTheNamespaceWithMost(t *testing.T) {
 	}
 }
 
-// Many small policies of one namespace are beyond the budget together. They pay in few turns, of
-// which each makes all chains of their pods again.
+// Many small policies of one namespace together exceed the budget. They are denied in few turns,
+// because each turn makes all chains of their pods again.
 func TestManySmallPoliciesBeyondTheBudgetOfElements(t *testing.T) {
 	const selectors, pods = 1100, 30
 	p := planner.New("here")
@@ -217,8 +218,8 @@ func TestManySmallPoliciesBeyondTheBudgetOfElements(t *testing.T) {
 	}
 }
 
-// crossing has blocks and ports that cross: half of the lines are wide in their addresses, half in
-// their ports.
+// crossing returns a policy whose blocks and ports cross: half of the lines have wide address
+// ranges, half have wide port ranges.
 func crossing(namespace string) policy.Policy {
 	const across = 120
 	p := policy.Policy{Name: policy.Name{Namespace: namespace, Name: "crossing"},
@@ -236,8 +237,7 @@ func crossing(namespace string) policy.Policy {
 	return p
 }
 
-// Blocks that cross each other make many boxes, in the chain of each pod that also has policies of
-// its own.
+// Blocks that cross each other make many boxes, in the chain of each pod that has further policies.
 func TestBoxesOfBlocksAreInTheBudget(t *testing.T) {
 	p := planner.New("here")
 	const pods = 80

@@ -189,7 +189,7 @@ func TestNodesArePeers(t *testing.T) {
 	v, err := p.ShowPod(web, p.Plan())
 	if err != nil || len(v.Egress.Admin) != 1 || v.Egress.Admin[0].Members != 2 ||
 		v.Egress.Admin[0].Peers != "nodes with gpu=yes" {
-		t.Errorf("%+v, %v", v, err)
+		t.Errorf("view with a peer of nodes: %+v, %v", v, err)
 	}
 
 	p.PutClusterPolicy(policy.ClusterPolicy{Name: "a", Rules: [2][]policy.ClusterRule{nil, {{

@@ -48,7 +48,7 @@ func TestTiersAreShownInWords(t *testing.T) {
 	for _, l := range list {
 		rows = append(rows, l.Policy+" "+l.Tier+" "+strings.Join(l.Directions, ","))
 		if !l.Enforced || !reflect.DeepEqual(l.Pods, []string{"shop/web"}) {
-			t.Errorf("%+v", l)
+			t.Errorf("policy %+v, want enforced for shop/web only", l)
 		}
 	}
 	if d := cmp.Diff([]string{"first Admin ingress", "floor Baseline egress",
@@ -60,10 +60,10 @@ func TestTiersAreShownInWords(t *testing.T) {
 	p.PutClusterPolicy(policy.ClusterPolicy{Name: "floor", Invalid: "why", Denies: [2]bool{true}})
 	if v, err = p.ShowPod(web, p.Plan()); err != nil || len(v.Problems) != 1 ||
 		!strings.Contains(v.Problems[0], "ClusterNetworkPolicy floor: why") {
-		t.Errorf("%+v, %v", v, err)
+		t.Errorf("view of the pod: %+v, %v, want one problem", v, err)
 	}
 	if l := p.List(p.Plan())[1]; l.Enforced || l.Problem != "why" {
-		t.Errorf("%+v", l)
+		t.Errorf("policy %+v, want a problem", l)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestPeerOfATierThatIsNotInForceIsShownSo(t *testing.T) {
 	before := p.Plan()
 	other := policy.Pod{Name: policy.Name{Namespace: "shop", Name: "late"}, Node: "there", UID: "9",
 		Addrs: []netip.Addr{netip.MustParseAddr("198.18.2.99")}}
-	p.PutPod(other) // no client, and an unknown peer no more
+	p.PutPod(other) // not a client, and no longer an unknown peer
 	if l := p.List(before)[0]; l.Enforced {
 		t.Errorf("without a known peer: %+v", l)
 	}
@@ -99,7 +99,7 @@ func TestDeciderIsNamed(t *testing.T) {
 	for i, want := range map[int]string{2: "", 3: "; nothing is known of the pod that has the address"} {
 		want = "Deny pods with app=client in all namespaces, ports all" + want
 		if got := p.DecidingRule(p.Plan(), policy.Ingress, from(i, 80)); got != want {
-			t.Errorf("%q, want %q", got, want)
+			t.Errorf("deciding rule %q, want %q", got, want)
 		}
 	}
 
@@ -108,7 +108,7 @@ func TestDeciderIsNamed(t *testing.T) {
 	isolate(p)
 	ask(from(2, 80), "", policy.Pass)
 	if got := p.DecidingRule(p.Plan(), policy.Ingress, from(2, 80)); got != "" {
-		t.Errorf("nobody decides, but %q", got)
+		t.Errorf("no line decides, but DecidingRule returned %q", got)
 	}
 	p.DeleteClusterPolicy("a")
 	ask(from(2, 80), "", policy.Pass)

@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// A copy makes the plans of its original, and what happens to the copy does not reach it.
+// A copy makes the plans of its original. Changes of the copy do not affect the original.
 func TestCopyMakesTheSamePlanAndLeavesTheOriginal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := policytest.DrawWorld(t)

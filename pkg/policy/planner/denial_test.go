@@ -31,7 +31,7 @@ func TestDenialsAreOfPoliciesThatSelectPodsOfThisNode(t *testing.T) {
 			Problem: "it denies everything that it isolates: why"}}
 	before := p.Plan()
 	if got := before.Denials; !slices.Equal(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
+		t.Errorf("denials %+v, want %+v", got, want)
 	}
 
 	// Another revision with the same content makes no chain again.
@@ -50,7 +50,7 @@ func TestDenialsAreOfPoliciesThatSelectPodsOfThisNode(t *testing.T) {
 	}
 }
 
-// Each of the policies is fine, and all together are too large.
+// No policy exceeds a bound alone, but all policies of the pod together do.
 func TestBoundOfAPodIsADenialOfEachOfItsPolicies(t *testing.T) {
 	p := shop()
 	for i := range compile.MaxChainLines/compile.MaxLines + 1 {
@@ -65,6 +65,6 @@ func TestBoundOfAPodIsADenialOfEachOfItsPolicies(t *testing.T) {
 	got := p.Plan().Denials
 	if len(got) != compile.MaxChainLines/compile.MaxLines+1 ||
 		!strings.HasPrefix(got[0].Problem, "pod shop/web: ingress: the pod's policies have more than") {
-		t.Errorf("%+v", got)
+		t.Errorf("denials %+v, want one per policy", got)
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// excessShop is shop where the pod of this node, or the client, has too many labels.
+// excessShop returns shop with too many labels on the pod of this node or, if subject is false, on
+// the client.
 func excessShop(subject bool) *planner.Planner {
 	p := shop()
 	p.SetRanges([]netip.Prefix{netip.MustParsePrefix("198.18.0.0/24")})
@@ -41,7 +42,7 @@ func TestSubjectWithExcessIsIsolatedByEveryPolicyOfItsNamespace(t *testing.T) {
 	p.PutPolicy(other)
 	expect(t, p, from(2, 8080), policy.Allow)
 
-	// It may not be meant for the pod, so that it does not allow either.
+	// The policy may not be meant for the pod, so it does not allow anything to it either.
 	p.PutPolicy(allow("web", labelled("app", "web")))
 	expect(t, p, from(2, 8080), policy.DenyIngress)
 	if m := p.Plan().Members[webKey]; len(m.Policies) != 1 {
@@ -77,7 +78,7 @@ func TestPeerWithExcessIsSelectedByNone(t *testing.T) {
 	}
 }
 
-// A pod is denied what the policies would deny it, regardless of the labels that were not kept.
+// Every flow is denied that the policies would deny for any value of the labels that were not kept.
 func TestClusterPoliciesFailClosedForExcess(t *testing.T) {
 	for _, of := range []string{"subject", "peer", "namespace of the subject",
 		"namespace of the peer"} {
@@ -111,7 +112,7 @@ func testExcessOf(t *testing.T, of string, tier policy.Tier, action policy.Actio
 		Namespaces: *labelled("team", "a"), Pods: *labelled("app", "web"),
 		Rules: [2][]policy.ClusterRule{{{Action: action, Peers: []policy.Peer{{
 			Namespaces: labelled("team", "a"), Pods: labelled("app", "client")}}}}}})
-	// Flows that are neither passed nor denied are accepted. Flows that are passed are denied.
+	// Flows that rule a neither passes nor denies are accepted. Flows that it passes are denied.
 	p.PutClusterPolicy(clusterPolicy("b", tier, 1, policy.ClusterRule{Action: policy.Accept,
 		Peers: []policy.Peer{{Namespaces: &policy.Selector{}}, {Block: &policy.Block{
 			CIDR: netip.MustParsePrefix("0.0.0.0/0")}}}}))
@@ -139,7 +140,7 @@ func testExcessOf(t *testing.T, of string, tier policy.Tier, action policy.Actio
 	}
 }
 
-// A rule of ingress for a named port of the subject denies where the ports are not known.
+// An ingress rule for a named port of the subject denies if the subject's ports are not known.
 func TestNamedPortOfASubjectWithExcessIsDenied(t *testing.T) {
 	p := excessShop(true)
 	deny := rule(policy.Deny)

@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// 16,000 selectors of one namespace are few sets, which pods of other namespaces do not change.
+// 16,000 selectors of one namespace become few sets, which pods of other namespaces do not change.
 func TestManySelectorsAreFewSetsOfTheirNamespace(t *testing.T) {
 	p := planner.New("here")
 	local := policy.Pod{Name: policy.Name{Namespace: "a", Name: "local"}, UID: "1", Node: "here",
@@ -40,7 +40,7 @@ func TestManySelectorsAreFewSetsOfTheirNamespace(t *testing.T) {
 	}
 }
 
-// Only sets that require one of the pod's labels, or none, check a pod.
+// A pod is checked only against sets that require one of its labels, or no label.
 func TestPodChangesSetsThatRequireItsLabels(t *testing.T) {
 	p := planner.New("here")
 	p.PutPod(policy.Pod{Name: policy.Name{Namespace: "a", Name: "local"}, UID: "1", Node: "here"})

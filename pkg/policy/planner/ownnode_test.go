@@ -11,13 +11,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// toNode is a connection of web to its own node.
+// toNode returns a connection of web to its own node.
 func toNode() policy.Flow {
 	return policy.Flow{Src: policytest.PodAddrs(1)[0], Dst: netip.MustParseAddr("192.0.2.1"),
 		FromPod: true, ToNode: true, Proto: policy.TCP, Port: 53}
 }
 
-// denyNodes is a ClusterNetworkPolicy of the Admin tier that denies nodes, on many ports.
+// denyNodes returns a ClusterNetworkPolicy of the Admin tier that denies nodes, on this number of
+// ports.
 func denyNodes(name string, ports int) policy.ClusterPolicy {
 	all := policy.Selector{}
 	rule := policy.ClusterRule{Action: policy.Deny, Peers: []policy.Peer{{Nodes: &all}}}
@@ -47,8 +48,8 @@ func TestOwnNodeIsOpenForNetworkPoliciesOnly(t *testing.T) {
 	expect(t, p, toNode(), policy.DenyPending)
 }
 
-// Where lines exceed a bound, the Admin tier is gone too. Flows that it may have denied stay
-// denied.
+// If lines exceed a bound, the chain has no Admin tier either. Flows that this tier may have denied
+// stay denied.
 func TestBoundWithoutAnAdminTierKeepsTheOwnNodeClosed(t *testing.T) {
 	p := shop()
 	p.SetOptions(policy.Options{AllowOwnNode: true})

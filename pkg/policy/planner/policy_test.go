@@ -24,7 +24,7 @@ func labelled(key, value string) *policy.Selector {
 	return &policy.Selector{{Key: key, Op: policy.In, Values: []string{value}}}
 }
 
-// shop has the pod web on this node and a client on another.
+// shop returns a planner with the pod web on this node and a client on another node.
 func shop() *planner.Planner {
 	p := planner.New("here")
 	p.PutNamespace(policy.Namespace{Name: "shop"})
@@ -61,7 +61,7 @@ func TestPodThatIsNotKnownIsMute(t *testing.T) {
 	expect(t, p, from(2, 8080), policy.DenyPending)
 }
 
-// A tenant who may write pods writes one with the UID of another tenant's.
+// A tenant who may write pods writes a pod with the UID of another tenant's pod.
 func TestPodOfAnotherNamespaceCannotSpeakForAnother(t *testing.T) {
 	p := shop()
 	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"},
@@ -139,7 +139,7 @@ func TestPolicyBeyondABoundDeniesAll(t *testing.T) {
 	}
 }
 
-// The names of chains differ between one that allows everything and one that allows nothing.
+// A chain that allows everything and a chain that allows nothing have different names.
 func TestRuleThatAllowsEverythingIsNotNoRule(t *testing.T) {
 	p := shop()
 	np := policy.Policy{Name: policy.Name{Namespace: "shop", Name: "all"}, Isolates: [2]bool{true}}
@@ -225,8 +225,8 @@ func TestPlanJudgesAsTheAPISays(t *testing.T) {
 	})
 }
 
-// TestUnjudgedPodsAreAllowedEverything: packets between pods that are unjudged, or between one and
-// another host, need not meet what judges.
+// TestUnjudgedPodsAreAllowedEverything checks that the plan allows all packets between unjudged
+// pods, and between such a pod and another host. So these packets may take the fast path.
 func TestUnjudgedPodsAreAllowedEverything(t *testing.T) {
 	all := policytest.Flows()
 	rapid.Check(t, func(t *rapid.T) {
@@ -255,8 +255,8 @@ func TestUnjudgedPodsAreAllowedEverything(t *testing.T) {
 	})
 }
 
-// large is 10,000 pods in 100 namespaces and 1,000 policies with 100 rules each. A hundredth of
-// the pods is on this node.
+// large returns a planner with 10,000 pods in 100 namespaces and 1,000 policies with 100 rules
+// each. Of the pods, 1 % are on this node.
 func large(b *testing.B) *planner.Planner {
 	b.Helper()
 	p := planner.New("node-0")

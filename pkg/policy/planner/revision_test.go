@@ -18,7 +18,7 @@ func TestRevisionDependsOnThePoliciesAndNotOnTheNode(t *testing.T) {
 	other.PutClusterPolicy(b)
 	other.PutNamespace(policy.Namespace{Name: "shop"})
 	if one.Revision() == other.Revision() {
-		t.Error("two nodes with other policies have the same revision")
+		t.Error("two nodes with different policies have the same revision")
 	}
 	other.PutPolicy(a)
 	both := one.Revision()
@@ -26,7 +26,7 @@ func TestRevisionDependsOnThePoliciesAndNotOnTheNode(t *testing.T) {
 		t.Errorf("revision %s and %s, without policies %s", both, other.Revision(), none)
 	}
 
-	// The spec is another, also where the node understands it as the same.
+	// A changed spec has another revision, even if its meaning for the node is the same.
 	seen := map[string]string{none: "no policies", both: "both"}
 	step := func(what string) {
 		t.Helper()
@@ -48,6 +48,6 @@ func TestRevisionDependsOnThePoliciesAndNotOnTheNode(t *testing.T) {
 	step("a deletion")
 	one.DeletePolicy(a.Name)
 	if one.Revision() != none {
-		t.Error("all deleted is not as without policies")
+		t.Error("the revision after all deletions differs from the revision without policies")
 	}
 }

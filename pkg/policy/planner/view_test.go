@@ -62,7 +62,7 @@ func TestPodIsShownInWords(t *testing.T) {
 	}
 	if !v.Enforced || v.Mute || v.Group == "" || !v.Ingress.Isolated ||
 		!cmp.Equal(v.Policies, []string{"shop/web"}) {
-		t.Errorf("%+v", v)
+		t.Errorf("view of the pod: %+v", v)
 	}
 }
 
@@ -77,20 +77,20 @@ func TestWhatIsNotInForceIsShownSo(t *testing.T) {
 		if len(list) != 1 || list[0].Policy != "shop/web" ||
 			!cmp.Equal(list[0].Pods, []string{"shop/web"}) ||
 			!cmp.Equal(list[0].Directions, []string{"ingress", "egress"}) {
-			t.Fatalf("%+v", list)
+			t.Fatalf("list %+v, want policy shop/web only", list)
 		}
 		return list[0]
 	}
 	for name, plan := range map[string]*policy.Plan{"no plan": nil, "the plan of before": old} {
 		if v := one(plan); v.Enforced || !strings.Contains(v.Problem, "not in force yet") {
-			t.Errorf("%s: %+v", name, v)
+			t.Errorf("%s: policy %+v, want not in force yet", name, v)
 		}
 	}
 	if v := one(p.Plan()); !v.Enforced || v.Problem != "" {
 		t.Errorf("in force: %+v", v)
 	}
 
-	// A peer that came changes a set and no group.
+	// A new peer changes a set but no group.
 	before := p.Plan()
 	p.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: "late"}, Node: "there",
 		UID: "9", Labels: map[string]string{"app": "client"},
@@ -124,7 +124,7 @@ func TestPodsThatCannotBeShown(t *testing.T) {
 	for name, want := range map[string]error{"none": planner.ErrNoPod,
 		"client": planner.ErrElsewhere, "unbound": planner.ErrElsewhere} {
 		if _, err := show(name); !errors.Is(err, want) {
-			t.Errorf("%s: %v, want %v", name, err, want)
+			t.Errorf("pod %s: error %v, want %v", name, err, want)
 		}
 	}
 	if _, err := show("client"); !strings.Contains(err.Error(), "node there") {
@@ -134,7 +134,7 @@ func TestPodsThatCannotBeShown(t *testing.T) {
 		t.Errorf("host network: %+v, %v", v, err)
 	}
 
-	// A pod that came after the plan in force is mute.
+	// A pod that is newer than the plan in force is mute.
 	before := p.Plan()
 	late := policy.Pod{Name: policy.Name{Namespace: "shop", Name: "late"}, UID: "5", Node: "here"}
 	p.PutPod(late)

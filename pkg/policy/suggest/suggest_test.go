@@ -93,7 +93,8 @@ spec:
 	}
 }
 
-// A pod without labels, or of another namespace, gets a comment: a policy would select others too.
+// A pod without labels, or a pod of another namespace, gets a comment instead of a policy, because
+// a policy would select other pods too.
 func TestPodsThatNoLabelSelectsGetNoPolicy(t *testing.T) {
 	for _, subject := range []suggest.Pods{{Namespace: "shop", Example: "bare"}, dns} {
 		text := written(t, nil, suggest.Seen{Node: "a", Rows: []suggest.Row{{Subject: subject,
@@ -107,7 +108,7 @@ func TestPodsThatNoLabelSelectsGetNoPolicy(t *testing.T) {
 	}
 }
 
-// A node that was taken over cannot end a comment.
+// Text of a compromised node cannot end a comment.
 func TestTextOfANodeStaysText(t *testing.T) {
 	bad := "x\nspec: {}\n---\n"
 	text := written(t, []string{bad}, suggest.Seen{Node: bad, Rows: []suggest.Row{{
@@ -125,7 +126,7 @@ func TestStableLabelsIdentifyAWorkload(t *testing.T) {
 		"controller-revision-hash": "2", "app.kubernetes.io/name": "web"})
 	if want := map[string]string{"app": "web", "app.kubernetes.io/name": "web"}; !maps.Equal(got,
 		want) {
-		t.Errorf("%v, want %v", got, want)
+		t.Errorf("stable labels %v, want %v", got, want)
 	}
 }
 

@@ -15,10 +15,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/trial"
 )
 
-// judged is a connection by what the oracle decides before and after.
+// judged holds the oracle's decisions about a connection before and after the change.
 type judged struct{ before, after bool }
 
-// clone returns a World that can be changed.
+// clone returns a copy of a World that can be changed.
 func clone(w *policytest.World) *policytest.World {
 	c := *w
 	c.Policies, c.Cluster = maps.Clone(w.Policies), maps.Clone(w.Cluster)
@@ -27,7 +27,7 @@ func clone(w *policytest.World) *policytest.World {
 	return &c
 }
 
-// attached reports which addresses pods of the plan have.
+// attached returns the addresses of the plan's pods.
 func attached(p *policy.Plan) map[netip.Addr]bool {
 	addrs := map[netip.Addr]bool{}
 	for _, m := range p.Members {
@@ -58,8 +58,7 @@ func putPolicies(from, to *policytest.World, p *planner.Planner) {
 	}
 }
 
-// What a Trial predicts for each connection is what the oracle of the API's text decides before and
-// after the change.
+// For each connection, a Trial predicts the decisions of the oracle before and after the change.
 func TestTrialPredictsWhatTheOracleDecides(t *testing.T) {
 	flows := policytest.Flows()
 	rapid.Check(t, func(t *rapid.T) {
@@ -70,7 +69,7 @@ func TestTrialPredictsWhatTheOracleDecides(t *testing.T) {
 		}
 		other := clone(now)
 		for range rapid.IntRange(1, 10).Draw(t, "changes to try") {
-			// Of these, only policies are tried.
+			// Only the changes of policies are tried.
 			other.Change(t, planner.New("here"))
 		}
 		next := clone(now)
@@ -108,7 +107,7 @@ func TestTrialPredictsWhatTheOracleDecides(t *testing.T) {
 var deny = policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"},
 	Isolates: [2]bool{true, true}, Subjects: policy.Selector{{Key: "app", Values: []string{"web"}}}}
 
-// shop returns a planner with a pod web at the pool's first addresses and one without labels.
+// shop returns a planner with a pod web at the pool's first addresses and a pod without labels.
 func shop() *planner.Planner {
 	p := planner.New("here")
 	p.PutNamespace(policy.Namespace{Name: "shop"})
@@ -163,7 +162,7 @@ func TestRowsCountConnectionsOfAPodWithAPeer(t *testing.T) {
 	}
 }
 
-// A pod that scans takes its own rows only.
+// A pod that scans fills only its own rows.
 func TestRowsOfAPodAreBounded(t *testing.T) {
 	web, other := policytest.PodAddrs(1)[0], policytest.PodAddrs(2)[0]
 	tr := try()
@@ -185,7 +184,7 @@ func TestRowsOfAPodAreBounded(t *testing.T) {
 	}
 }
 
-// A drop that policies allow by now says nothing about the policies to try.
+// A drop that policies allow by now does not count for the policies to try.
 func TestDropsPassOrStayDenied(t *testing.T) {
 	p := shop()
 	p.PutPolicy(deny)
@@ -205,6 +204,6 @@ func TestDropsPassOrStayDenied(t *testing.T) {
 	r := tr.Result()
 	if r.Drops != 2 || r.DropsDenied != 1 || len(r.Passes) != 1 || r.Passes[0].Drops != 1 ||
 		r.Passes[0].Pod != web.String() {
-		t.Errorf("%+v", r)
+		t.Errorf("result of drops: %+v", r)
 	}
 }

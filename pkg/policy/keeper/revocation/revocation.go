@@ -148,7 +148,7 @@ func (r *Revoker) Once() error {
 }
 
 // revoke deletes the known connections of the node's pods that the plan does not allow, and returns
-// how many. Of those, a plan that came in force meanwhile may allow some again.
+// their number. It keeps connections that a plan that came in force meanwhile allows.
 func (r *Revoker) revoke(plan *policy.Plan) (n int, err error) {
 	own, err := OwnAddrs()
 	if err != nil {
