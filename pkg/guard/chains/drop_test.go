@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nft"
 )
 
-// Packets are dropped in the chains of reasons alone, which are complete.
+// Packets are dropped only in the chains of reasons, and each of these chains is complete.
 func TestEachDropIsCountedAndSampled(t *testing.T) {
 	for _, table := range []*nft.Table{Settings{}.Table(), Pods()} {
 		there := func(name string) bool {
@@ -52,7 +52,7 @@ func TestEachDropIsCountedAndSampled(t *testing.T) {
 	}
 }
 
-// On a kernel without nflog everything else stays.
+// On a kernel without nflog, only the sampling is missing.
 func TestUnsampledTableStillCountsAndDrops(t *testing.T) {
 	for _, plan := range []func() *nft.Table{Settings{}.Table, Pods} {
 		full, plain := plan(), plan()

@@ -54,7 +54,7 @@ func TestTableHasNoOverlaps(t *testing.T) {
 	}
 	for _, set := range got.Sets {
 		if diff := cmp.Diff(want[set.Name], set.Elements); diff != "" {
-			t.Errorf("%s: %s", set.Name, diff)
+			t.Errorf("elements of set %s (-want +got): %s", set.Name, diff)
 		}
 	}
 }
@@ -137,6 +137,6 @@ func TestSelfAddrs(t *testing.T) {
 	}
 
 	if got := selfAddrs([]netip.Prefix{{}}); got != nil {
-		t.Errorf("of no prefix: got %v", got)
+		t.Errorf("addresses without a prefix: got %v", got)
 	}
 }

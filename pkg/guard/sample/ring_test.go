@@ -20,14 +20,14 @@ import (
 
 const patience = 10 * time.Second
 
-// guarded is the guard's programs for links with Ethernet headers, for pods in 198.18.0.0/16 and
-// fd42:1::/48.
+// guarded holds the guard's programs for links with Ethernet headers, with pods in 198.18.0.0/16
+// and fd42:1::/48.
 type guarded struct {
 	*ebpf.Collection
 	ring Ring
 }
 
-// load loads a program. Samples is the size of its ring; 0 means the size of the product.
+// load loads a program. samples is the size of its ring; 0 means the size in production.
 func load(t *testing.T, specOf func() (*ebpf.CollectionSpec, error), samples uint32) guarded {
 	t.Helper()
 	nettest.NeedBPF(t)
@@ -62,12 +62,12 @@ type skb struct {
 	_              [38]uint32
 }
 
-// run runs a program so many times on a frame that came in by a link.
+// run runs a program this many times on a frame that came in by a link.
 func (g guarded) run(t *testing.T, prog string, frame []byte, link uint32, times int) {
 	t.Helper()
 	opts := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+64),
 		Context: skb{IngressIfindex: link}}
-	for range times { // Not by Repeat: a run that a signal ends begins again.
+	for range times { // Repeat would begin again after a signal.
 		_, err := g.Programs[prog].Run(&opts)
 		errtest.Must(t, err)
 	}
@@ -128,7 +128,7 @@ func frame(src, dst string, tags int) []byte {
 	return append(b, "secret!!"...)
 }
 
-// A sample has the tuple of its packet, and nothing behind the ports.
+// A sample has the addresses and ports of its packet, and no bytes behind the ports.
 func TestDropIsSampledWithItsHeaders(t *testing.T) {
 	const lo, podLink = 1, 9
 	for _, c := range []struct {
@@ -166,7 +166,7 @@ func TestDropIsSampledWithItsHeaders(t *testing.T) {
 			if s.Prefix != c.reason || s.In != c.in || s.Out != c.out || s.ARP ||
 				s.Src.String() != c.src || s.Dst.String() != c.dst || s.SrcPort != 0x1000 ||
 				s.DstPort != 0x2000 || s.Proto != unix.IPPROTO_UDP || s.Length != length {
-				t.Errorf("%+v", s)
+				t.Errorf("sample %+v, want the fields of the packet", s)
 			}
 			if d := s.Time.Sub(before); d < -time.Second || d > patience {
 				t.Errorf("dropped %v after the packet was sent", d)
@@ -187,11 +187,11 @@ func TestSampleOfWhatIsNotIP(t *testing.T) {
 
 	all := g.read(t)
 	if len(all) != 3 {
-		t.Fatalf("%+v", all)
+		t.Fatalf("samples %+v, want 3", all)
 	}
 	if s := all[0]; s.Prefix != "neighbour_in_range" || !s.ARP || s.Src.String() != "192.0.2.1" ||
 		s.Dst.String() != "198.18.1.5" {
-		t.Errorf("%+v", s)
+		t.Errorf("sample of ARP: %+v", s)
 	}
 	for i, reason := range map[int]string{1: "vlan_depth", 2: "ipv4_truncated"} {
 		if s := all[i]; s.Prefix != reason || s.Src.IsValid() || s.ARP {
@@ -200,8 +200,7 @@ func TestSampleOfWhatIsNotIP(t *testing.T) {
 	}
 }
 
-// A link floods; packets of other links are sampled all the same. Each packet is
-// counted.
+// While one link floods, packets of other links are still sampled. Each packet is counted.
 func TestFloodOfOneLinkLeavesRoomForOthers(t *testing.T) {
 	g := load(t, bpf.LoadGuardIngress, 0)
 	forged := frame("198.18.1.5", "192.0.2.1", 0)
@@ -229,7 +228,7 @@ func TestFloodOfOneLinkLeavesRoomForOthers(t *testing.T) {
 	t.Logf("%d packets dropped in %v, %d samples", flood+others, took, g.written(t, "src_in_range"))
 }
 
-// Packets come by more links than a second has samples.
+// Packets come in by more links than there are samples per second.
 func TestNoSecondHasMoreSamplesThanTheLimit(t *testing.T) {
 	g := load(t, bpf.LoadGuardIngress, 0)
 	forged := frame("198.18.1.5", "192.0.2.1", 0)
@@ -256,7 +255,8 @@ func TestNoSecondHasMoreSamplesThanTheLimit(t *testing.T) {
 	}
 }
 
-// Without a reader samples wait until the ring is full. Each is read once, by whichever reader.
+// Without a reader, samples stay in the ring until it is full. Each is read once, also if the
+// reader changes.
 func TestSamplesWaitForTheirReader(t *testing.T) {
 	const room = 4096 / (sampleSize + 8)
 	g := load(t, bpf.LoadGuardIngress, 4096)
@@ -280,7 +280,7 @@ func TestSamplesWaitForTheirReader(t *testing.T) {
 	}
 	g.run(t, "guard_ingress", forged, 99, 1)
 	if all := g.read(t); len(all) != 1 || all[0].In != 99 {
-		t.Errorf("after the wait %+v", all)
+		t.Errorf("samples after the wait: %+v", all)
 	}
 	if n := g.dropped(t, "src_in_range"); n != links+1 {
 		t.Errorf("%d packets are counted", n)
@@ -295,7 +295,7 @@ func TestSampleOfAnotherVersionIsLeftOut(t *testing.T) {
 	binary.NativeEndian.PutUint32(b[8:], 77)
 	binary.NativeEndian.PutUint16(b[22:], 0xffff)
 	if s, ok := read(b); !ok || s.Prefix != "reason 77" || s.Src.IsValid() {
-		t.Errorf("%+v, %v", s, ok)
+		t.Errorf("sample with an unknown reason: %+v, %v", s, ok)
 	}
 }
 
@@ -321,7 +321,7 @@ func TestSampleOfASocket(t *testing.T) {
 	if !ok || s.Prefix != "service_no_backend" || s.Netns != 5000 || s.In != 0 ||
 		s.Src.IsValid() || s.Dst.String() != "198.18.0.3" || s.DstPort != 53 ||
 		s.Proto != unix.IPPROTO_UDP {
-		t.Errorf("%+v, %v", s, ok)
+		t.Errorf("sample of a socket: %+v, %v", s, ok)
 	}
 }
 
