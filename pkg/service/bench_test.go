@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// many returns services with endpoints of their own, a slice for each hundred.
+// many returns services with different endpoints, in slices of a hundred.
 func many(services, endpoints int) ([]Service, []Slice) {
 	var all []Service
 	var slices []Slice

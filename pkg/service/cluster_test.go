@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A universe so small that services meet each other all the time.
+// The values of random objects. They are few, so that services often claim the same frontends.
 var (
 	clusterIPs = addrs("198.18.0.1", "198.18.0.2", "fd42::1", "fd42::2")
 	outerIPs   = addrs("198.19.0.1", "198.19.0.2", "fd42:9::1", "198.18.0.1")
@@ -82,8 +82,8 @@ func genSlice(t *rapid.T, n Name, name string) Slice {
 	return s
 }
 
-// hintsFor returns the hints of an endpoint of a service: always the same, since slices may both have
-// it. One of the endpoints has none for nodes, another one none for zones.
+// hintsFor returns the hints of an endpoint of a service. They are always the same, since two
+// slices may have the endpoint. One endpoint has no hints for nodes, another has none for zones.
 func hintsFor(n Name, a netip.Addr) *Hints {
 	if n == someNames[0] {
 		return nil
@@ -114,8 +114,8 @@ type cluster struct {
 	zone     string
 	services map[Name]Service
 	slices   map[Name]map[string]Slice
-	accepted map[Name]world // what each service was when it last fit
-	occupied bool           // others have slots: see occupy
+	accepted map[Name]world // each service as it was when it last fit
+	occupied bool           // other users have slots: see occupy
 	readers  []*reader
 }
 
@@ -154,7 +154,7 @@ func (c *cluster) change(t *rapid.T) {
 		for _, a := range some(t, "servers", nodeAddrs, 3) {
 			c.api.Backends = append(c.api.Backends, netip.AddrPortFrom(a, 6443))
 		}
-		// Without room they have no backends, which the oracle does not model.
+		// Without room, frontends for the host have no backends. The oracle does not model that.
 		if c.maps.limits == roomy && !c.occupied {
 			for _, a := range some(t, "host frontends", nodeAddrs, 2) {
 				f := HostFrontend{Addr: netip.AddrPortFrom(a, 6443)}
@@ -260,7 +260,7 @@ func (c *cluster) readOn(t *rapid.T) {
 	}
 }
 
-// settle plans and applies until nothing is left to do.
+// settle plans and applies until a plan has no changes.
 func (c *cluster) settle(t *rapid.T, before ...map[FrontendKey]string) {
 	for range 10 {
 		before := append(before, c.view())
@@ -268,7 +268,7 @@ func (c *cluster) settle(t *rapid.T, before ...map[FrontendKey]string) {
 		want := c.want()
 		writes := changes.Writes()
 		if changes.Empty() != (writes == 0) {
-			t.Fatal("changes are empty and are not")
+			t.Fatal("Empty and Writes of changes contradict each other")
 		}
 		c.apply(t, changes, writes, append(before, want)...)
 		if d := difference(c.view(), want); d != "" {
@@ -278,7 +278,7 @@ func (c *cluster) settle(t *rapid.T, before ...map[FrontendKey]string) {
 			return
 		}
 	}
-	t.Fatal("there is always something to do again")
+	t.Fatal("plans never become empty")
 }
 
 // restart replaces the planner by a new one, with the maps that the old one left.

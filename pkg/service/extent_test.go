@@ -16,7 +16,7 @@ func TestExtentsNeverOverlapAndAllComeBack(t *testing.T) {
 		mark := func(x extent, to bool) {
 			for i := x.first; i < x.first+1<<orderOf(x.count); i++ {
 				if i < apiSlots || used[i] == to {
-					t.Fatalf("slot %d of %v is entry 0's or another's", i, x)
+					t.Fatalf("slot %d of %v belongs to entry 0 or to another extent", i, x)
 				}
 				used[i] = to
 			}
@@ -51,11 +51,11 @@ func TestExtentsNeverOverlapAndAllComeBack(t *testing.T) {
 			t.Fatalf("%d slots are free, and %d are counted", free, e.slots)
 		}
 
-		// Another process takes over the held extents, and takes none of them twice.
+		// Another allocator reserves the held extents, each of them only once.
 		other := newExtents(slots)
 		for _, x := range rapid.Permutation(held).Draw(t, "order") {
 			if !other.reserve(x) || other.reserve(x) {
-				t.Fatalf("%v is taken over not once", x)
+				t.Fatalf("%v is not reserved exactly once", x)
 			}
 		}
 

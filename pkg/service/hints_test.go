@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// The near hints name this node or its zone, the far ones others.
+// The near hints name this node or its zone, the far hints name others.
 var (
 	nearNode, farNode = &Hints{Nodes: []string{"node-1"}}, &Hints{Nodes: []string{"node-2"}}
 	nearZone, farZone = &Hints{Zones: []string{"a"}}, &Hints{Zones: []string{"b", "c"}}
 )
 
-// TestHintsAreFollowedAsByKubeProxy holds the rules of topologyModeFromHints of Kubernetes.
+// TestHintsAreFollowedAsByKubeProxy checks the rules of topologyModeFromHints of Kubernetes.
 func TestHintsAreFollowedAsByKubeProxy(t *testing.T) {
 	both := func(n, z *Hints) *Hints { return &Hints{Nodes: n.Nodes, Zones: z.Zones} }
 	for situation, c := range map[string]struct {

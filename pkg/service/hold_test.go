@@ -42,13 +42,13 @@ func TestHold(t *testing.T) {
 	}
 	if got := c.backends("198.18.0.1:80", Inside); got != "198.18.1.1:8080+1" ||
 		len(c.maps.sources) != sources {
-		t.Errorf("a service that is not known yet has %q and %d sources, want what it had", got,
+		t.Errorf("a service that is not known yet has %q and %d sources, want those of before", got,
 			len(c.maps.sources))
 	}
 	next.Hold(false)
 	c.write(t, next.Plan())
 	if got := c.backends("198.18.0.1:80", Inside); got != "none" || len(c.maps.sources) != 0 {
-		t.Errorf("a service that went while nobody looked has %q", got)
+		t.Errorf("a service that was deleted before the restart has %q", got)
 	}
 	if got := c.backends("198.18.0.10:443", Inside); got != "198.19.0.2:6443+0" {
 		t.Errorf("entry 0 has %q after the services were listed", got)

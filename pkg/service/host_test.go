@@ -21,8 +21,8 @@ func hosts(named ...string) APIServer {
 				"198.19.1.2:6443")}}}
 }
 
-// A frontend for the host has backends of its own, may have a server's address, and does not exist
-// for pods and packets. Without backends it exists, and programs do not translate it.
+// A frontend for the host has its own backends, may have a server's address, and does not exist for
+// pods and packets. Without backends it still exists, but programs do not translate it.
 func TestFrontendsForTheHost(t *testing.T) {
 	c := newCluster(t, roomy)
 	c.planner.SetAPIServer(hosts("198.19.1.2:6443"))
@@ -47,7 +47,7 @@ func TestFrontendsForTheHost(t *testing.T) {
 	c.planner.SetAPIServer(hosts())
 	c.writeAll(t)
 	if got := c.backends("198.19.1.1:6443", Host); got != "" {
-		t.Errorf("without a server it leads to %q", got)
+		t.Errorf("without a server the address leads to %q", got)
 	}
 	c.planner.SetAPIServer(APIServer{})
 	c.writeAll(t)
@@ -111,11 +111,11 @@ func TestFrontendsForTheHostAreAdopted(t *testing.T) {
 	other.BackendSlots *= 2
 	resized, without := c.maps.state().Resize(other)
 	if got := resized.APIServer(); without != 0 || !reflect.DeepEqual(got.Host, was.Host) {
-		t.Errorf("after a resize %d are without room, and the rest is %+v", without, got)
+		t.Errorf("after a resize %d have no room, and the others are %+v", without, got)
 	}
 }
 
-// Without room for its backends an address has none, which is a problem until there is room.
+// Without room for its backends, an address has none. Problems names it until there is room.
 func TestFrontendsForTheHostWithoutRoom(t *testing.T) {
 	c := newCluster(t, tight)
 	c.put(large(200))
@@ -123,7 +123,7 @@ func TestFrontendsForTheHostWithoutRoom(t *testing.T) {
 	c.planner.SetAPIServer(hosts("198.19.1.1:6443", "198.19.1.2:6443"))
 	c.writeAll(t)
 	if got := c.backends("198.19.1.1:6443", Host); got != "" {
-		t.Errorf("without room it leads to %q", got)
+		t.Errorf("without room the address leads to %q", got)
 	}
 	if p := c.planner.Problems(); len(p) != 2 || !errors.Is(p[0], ErrFull) ||
 		!strings.Contains(p[0].Error(), "services.apiFrontends: 198.19.1.1:6443 is not translated") {
@@ -139,7 +139,7 @@ func TestFrontendsForTheHostWithoutRoom(t *testing.T) {
 	c.writeAll(t)
 	if got, want := c.backends("198.19.1.1:6443", Host),
 		"198.19.1.1:6443+0 198.19.1.2:6443+0"; got != want {
-		t.Errorf("with room it leads to %q, want %q", got, want)
+		t.Errorf("with room the address leads to %q, want %q", got, want)
 	}
 	if p := c.planner.Problems(); len(p) != 0 {
 		t.Errorf("problems %v", p)

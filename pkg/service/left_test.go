@@ -45,7 +45,7 @@ func (c *cluster) writeAll(t *testing.T) {
 	}
 }
 
-// nextProcess restarts the planner. The caller puts the services again.
+// nextProcess replaces the planner by a new one. The caller puts the services again.
 func (c *cluster) nextProcess(t *testing.T) {
 	t.Helper()
 	p, err := New("node-1", c.maps.limits)
@@ -56,8 +56,8 @@ func (c *cluster) nextProcess(t *testing.T) {
 	p.Adopt(c.maps.state())
 }
 
-// Entries that an earlier process left of a service that does not fit stay as long as it does not
-// fit. They are removed with it, all at once.
+// If a service does not fit, its entries from an earlier process stay until it fits. If the service
+// is deleted, all of them are removed at once.
 func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 	for name, then := range map[string]func(*Planner){
 		"the service goes": func(p *Planner) {
@@ -93,7 +93,7 @@ func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 			frontend := netip.MustParseAddrPort("198.18.0.9:80")
 			if _, known := c.planner.At(frontend, TCP, Inside); known ||
 				!c.planner.Keeps(frontend, TCP, Inside) || c.planner.Keeps(frontend, UDP, Inside) {
-				t.Errorf("it is known: %t, and kept: %t", known,
+				t.Errorf("the frontend is known: %t, and kept: %t", known,
 					c.planner.Keeps(frontend, TCP, Inside))
 			}
 
@@ -165,7 +165,7 @@ func TestAServiceThatDoesNotFitCostsOthersNothing(t *testing.T) {
 	}
 }
 
-// A service that waits for room gets the room that others free, at once.
+// A service that waits for room gets the room that others free at once.
 func TestRoomForWhoWaits(t *testing.T) {
 	c := newCluster(t, tight)
 	other, slice := large(100)
@@ -181,7 +181,7 @@ func TestRoomForWhoWaits(t *testing.T) {
 	c.planner.DeleteSlice(web, "1")
 	c.writeAll(t)
 	if p := c.planner.Problems(); len(p) != 0 || c.backends("198.18.0.9:80", Inside) == "none" {
-		t.Errorf("after the other went: %v", p)
+		t.Errorf("after the deletion of the other service: %v", p)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// memory behaves as the kernel's maps. Entries change one after the other, and a write beyond a
+// memory behaves like the kernel's maps. Entries change one after the other, and a write beyond a
 // map's size is an error.
 type memory struct {
 	limits    Limits
@@ -131,7 +131,7 @@ func chosen(show string) string {
 type reader struct {
 	key      FrontendKey
 	frontend Frontend
-	want     []string // what the extent had then
+	want     []string // the content of the extent at that time
 	got      string   // the slot that it read; "" before the read
 }
 

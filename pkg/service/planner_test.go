@@ -203,7 +203,7 @@ func TestSourceRangesAreOfBalancersOutside(t *testing.T) {
 		}
 	}
 	if len(c.maps.sources) != 0 {
-		t.Error("a range of IPv6 admits somebody of IPv4")
+		t.Error("an IPv6 range admits an IPv4 client")
 	}
 }
 
@@ -257,7 +257,7 @@ func TestProblemsNameTheServiceAndTheWayOut(t *testing.T) {
 
 	for i, class := range []error{ErrConflict, ErrFull, ErrNotSupported} {
 		if !errors.Is(c.planner.Problems()[i], class) {
-			t.Errorf("%q is no %q", got[i], class)
+			t.Errorf("error %q does not match %q", got[i], class)
 		}
 	}
 

@@ -88,7 +88,7 @@ func (c *cluster) occupy(t *rapid.T, slots int) {
 	c.occupied = slots > 0
 	for range slots {
 		if _, ok := c.planner.room.take(1); !ok {
-			t.Fatal("no room to occupy")
+			t.Fatal("there is no room for occupy to take")
 		}
 	}
 }
@@ -104,8 +104,7 @@ func TestRestartChangesNothing(t *testing.T) {
 			c.restart(t, c.maps.state())
 			changes := c.planner.Plan()
 			c.apply(t, changes, changes.Writes(), c.view())
-			// Backends without a frontend, because other services have all of them, are written
-			// elsewhere.
+			// Backends of a service whose frontends other services have are written to other slots.
 			if changes.Writes() > len(changes.Backends.Keys) {
 				t.Fatalf("a restart writes %+v", changes)
 			}
@@ -148,9 +147,9 @@ func halfMade(t *rapid.T, limits Limits) {
 	}
 }
 
-// finish is settle, but a service that does not fit may have any of its earlier states. The new
-// process does not know a service that did not fit, so another service that claims its frontend may
-// get it, whole.
+// finish is like settle, but a service that does not fit may have any of its earlier states. The
+// new process does not know a service that did not fit, so another service that claims its frontend
+// may get it completely.
 func (c *cluster) finish(t *rapid.T, before ...map[FrontendKey]string) {
 	for range 10 {
 		before = append(before, c.view())
@@ -171,7 +170,7 @@ func (c *cluster) finish(t *rapid.T, before ...map[FrontendKey]string) {
 			return
 		}
 	}
-	t.Fatal("there is always something to do again")
+	t.Fatal("plans never become empty")
 }
 
 func TestAllRoomComesBack(t *testing.T) {
@@ -204,8 +203,8 @@ func TestAllRoomComesBack(t *testing.T) {
 	})
 }
 
-// TestReadersNoticeWrongOrder is the negative control: frontends before their slots, and
-// slots that are taken again at once, are seen.
+// TestReadersNoticeWrongOrder is the negative control. Readers must notice frontends that are
+// written before their slots, and slots that are reused at once.
 func TestReadersNoticeWrongOrder(t *testing.T) {
 	c := newCluster(t, roomy)
 	n := Name{"a", "x"}

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// In maps of other sizes a reader finds the same as before, and the next process writes nothing
-// where there was room.
+// In maps of other sizes a reader finds the same content as before. If all of it had room, the next
+// process writes nothing.
 func TestResize(t *testing.T) {
 	for name, limits := range map[string]Limits{
 		"the same":       roomy,

@@ -75,7 +75,7 @@ func TestViewOfAnAddressThatAnotherHas(t *testing.T) {
 		t.Error("a service that does not exist has a view")
 	}
 	if _, ok := c.planner.At(netip.MustParseAddrPort("198.18.9.9:80"), TCP, Inside); ok {
-		t.Error("an address of nobody is a service's")
+		t.Error("At found a service at an address that no service has")
 	}
 }
 
@@ -121,7 +121,7 @@ func TestList(t *testing.T) {
 		full, _ := c.planner.View(v.Service)
 		for i := range full.Frontends {
 			if v.Frontends[i].Backends != nil {
-				t.Errorf("the list tells of the backends of %s", v.Service)
+				t.Errorf("the list has the backends of %s", v.Service)
 			}
 			full.Frontends[i].Backends = nil
 		}
@@ -137,7 +137,7 @@ func TestList(t *testing.T) {
 	}
 	if _, err := List(Name{}, func(func(*Planner)) error { return ErrFull }); !errors.Is(err,
 		ErrFull) {
-		t.Errorf("with nobody who answers: %v", err)
+		t.Errorf("List whose ask fails: %v", err)
 	}
 }
 

@@ -23,7 +23,7 @@ func sweeps(a *Servers, now time.Time) (out []netip.AddrPort) {
 	return out
 }
 
-// dueLine is what is due at each of some times after the start.
+// dueLine returns the closings that are due at each of these times after the start.
 func dueLine(a *Servers, began time.Time, after ...time.Duration) (out []string) {
 	for _, d := range after {
 		text := "-"
@@ -39,7 +39,8 @@ func dueLine(a *Servers, began time.Time, after ...time.Duration) (out []string)
 	return out
 }
 
-// doubt has a server answer with a certificate that is wrong, while another's is right.
+// doubt makes a server answer with a wrong certificate while the certificate of another server is
+// right.
 func doubt(a *Servers, wrong, right string) {
 	a.observe(netip.MustParseAddrPort(right), prober.Observation{Up: true,
 		Trust: prober.Trusted}, time.Now())
@@ -120,8 +121,9 @@ func TestConnectionsToSilentServersAreDue(t *testing.T) {
 	}
 }
 
-// While no server answers, entry 0 leads to those again whose connections were closed before. Once
-// one answers, those that began meanwhile are closed, and not 10 s after the last ones.
+// While no server answers, entry 0 leads again to servers whose connections were closed. Once one
+// server answers, connections to the others that began meanwhile are closed at once, not 10 s after
+// the last closing.
 func TestConnectionsOfAnOutageAreClosed(t *testing.T) {
 	const gone, other = "198.18.0.1:6443", "198.18.0.2:6443"
 	a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend),
@@ -140,12 +142,12 @@ func TestConnectionsOfAnOutageAreClosed(t *testing.T) {
 
 	say(other, false)
 	if got := dueLine(a, began, delay+2*time.Second); got[0] != "-" {
-		t.Errorf("while no server answers, %v is due", got)
+		t.Errorf("while no server answers, closings %v are due", got)
 	}
 	say(other, true)
 	if got := dueLine(a, began, delay+3*time.Second, delay+4*time.Second); !slices.Equal(got,
 		[]string{"rest", "-"}) {
-		t.Errorf("after an outage of all servers %v is due", got)
+		t.Errorf("after an outage of all servers closings %v are due", got)
 	}
 }
 
@@ -171,8 +173,9 @@ func TestNodesCloseAtTheirOwnTimes(t *testing.T) {
 	}
 }
 
-// A first search of all namespaces of a full node must not hold up the further ones, which search
-// few: most sockets retransmit for the second time after it. A tick may come a little early.
+// A first search of all namespaces of a full node must not delay further searches, which search few
+// namespaces, because most sockets retransmit for the second time after the first search. A tick
+// may come slightly early.
 func TestStuckConnectionsAreClosedAtEachTurn(t *testing.T) {
 	const gone, other = "198.18.0.1:6443", "198.18.0.2:6443"
 	a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend),
@@ -195,7 +198,7 @@ func TestStuckConnectionsAreClosedAtEachTurn(t *testing.T) {
 	}
 }
 
-// A slow search is a rare one, and a failed one is not counted.
+// Slow searches are rare, and a failed search is not counted.
 func TestSearchesTakeAPartOfTheTime(t *testing.T) {
 	const gone = "198.18.0.1:6443"
 	a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend),
@@ -224,12 +227,12 @@ func TestSearchesTakeAPartOfTheTime(t *testing.T) {
 	a.report(netip.MustParseAddrPort(gone), true)
 	a.report(netip.MustParseAddrPort(gone), false)
 	if got := a.due(began.Add(900 * time.Millisecond)); got != nil {
-		t.Errorf("a server that came and went is searched for again: %v", got)
+		t.Errorf("a server that alternates between up and silent is searched for again: %v", got)
 	}
 	rest := a.due(began.Add(6 * time.Second))[0]
 	a.closed(rest, 2, errors.New("one namespace"), 0)
 	if s := a.servers[rest.Server]; s.times != 0 {
-		t.Error("a search that failed counts")
+		t.Error("a failed search is counted")
 	}
 	if got := a.Status().Closed; got != (Closed{Stuck: 3, Rest: 2}) {
 		t.Errorf("counted %+v", got)

@@ -13,7 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// A client in a namespace of its own is counted, and seen to retransmit once its server has gone.
+// A client in its own network namespace is counted, and its retransmissions are found after its
+// server has disappeared.
 func TestConnectionsOfPodsAreFound(t *testing.T) {
 	client, server := nettest.NewNS(t), nettest.NewNS(t)
 	addrs := nettest.Prefixes("192.0.2.1/24", "192.0.2.2/24")
@@ -47,7 +48,7 @@ func TestConnectionsOfPodsAreFound(t *testing.T) {
 	spared := s
 	spared.Spare = func(uint64) bool { return true }
 	if count, _, err = countIn(paths, spared); err != nil || len(count) != 0 {
-		t.Errorf("of probes, %v are counted: %v", count, err)
+		t.Errorf("connections of probes are counted: %v, %v", count, err)
 	}
 	if silent, err := retransmittingIn(paths, s); err != nil || len(silent) != 0 {
 		t.Errorf("an idle connection retransmits to %v, %v", silent, err)

@@ -31,7 +31,7 @@ func TestServersAreAskedOnceASecond(t *testing.T) {
 		want  bool
 	}{{0, true}, {askPause / 2, false}, {askPause, true}} {
 		if a.ask(silent, now.Add(c.after)); asked() != c.want {
-			t.Errorf("after %v it is asked: %t, want %t", c.after, !c.want, c.want)
+			t.Errorf("after %v the server is probed at once: %t, want %t", c.after, !c.want, c.want)
 		}
 	}
 }
@@ -72,7 +72,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 	servicetest.Wait(t, "number of connections", func() error {
 		got := w.Status().Servers
 		if len(got) != 2 || got[0].Connections != 7 || got[1].Connections != 0 {
-			return fmt.Errorf("%+v", got)
+			return fmt.Errorf("servers %+v, want 7 and 0 connections", got)
 		}
 		return nil
 	})

@@ -18,8 +18,9 @@ import (
 // hostFrontend is the first server's own address.
 var hostFrontend = netip.MustParseAddrPort("198.18.0.1:6443")
 
-// An address leads to the servers whose verified certificates name it, of the best use, and to none
-// that does not answer. Otherwise it is not translated, and a problem names the remedy.
+// An address leads to the servers with the best rank whose verified certificates name it, and to no
+// server that does not answer. Without such a server it is not translated, and a problem names the
+// remedy.
 func TestServersOfHostFrontends(t *testing.T) {
 	first, second, other := hostFrontend, netip.MustParseAddrPort("198.18.0.2:6443"),
 		netip.MustParseAddrPort("[fd42::1]:6443")
@@ -76,7 +77,7 @@ func TestServersOfHostFrontends(t *testing.T) {
 				before := a.Entry()
 				changed := a.observe(s.addr, s.o, began)
 				if !changed && fmt.Sprint(before.Host) != fmt.Sprint(a.Entry().Host) {
-					t.Errorf("step %d changed the frontends and does not say so", i)
+					t.Errorf("step %d changed the frontends, but observe returned false", i)
 				}
 			}
 
@@ -85,7 +86,7 @@ func TestServersOfHostFrontends(t *testing.T) {
 				t.Fatalf("frontends %+v", host)
 			}
 			if got := shortly(service.APIServer{Backends: host[0].Backends}); got != c.want {
-				t.Errorf("it leads to %q, want %q", got, c.want)
+				t.Errorf("the address leads to %q, want %q", got, c.want)
 			}
 			var got []string
 			for _, p := range a.Status().Problems {
@@ -122,8 +123,8 @@ func TestHostFrontendsThatLeadNowhere(t *testing.T) {
 	}
 }
 
-// What the last process's frontends led to is kept until the first certificates are seen: a restart
-// leaves no time in which an address is not translated.
+// The backends of the last process's frontends stay until the first certificates are verified, so
+// an address is translated during a restart too.
 func TestHostFrontendsAreAdopted(t *testing.T) {
 	both := nettest.AddrPorts("198.18.0.1:6443", "198.18.0.2:6443")
 	known := Known{Frontends: nettest.AddrPorts(apiFrontend), Remembered: both,
@@ -133,7 +134,7 @@ func TestHostFrontendsAreAdopted(t *testing.T) {
 	expect := func(situation string, a *Servers, want ...netip.AddrPort) {
 		t.Helper()
 		if got := a.Status().Frontends; len(got) != 1 || !slices.Equal(got[0].Servers, want) {
-			t.Errorf("%s: it leads to %+v, want %v", situation, got, want)
+			t.Errorf("%s: the address leads to %+v, want %v", situation, got, want)
 		}
 	}
 

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
-// A server that died is taken out of the list before connections to it are closed (the leases of
-// kube-apiserver end after 15 s); they are all the same.
+// Connections to a dead server are closed even if it leaves the list before (the leases of
+// kube-apiserver end after 15 s).
 func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 	listed := func(addrs ...string) service.Slice {
 		return servicetest.ReadySlice(apiService, "https", 6443, addrs...)
@@ -77,14 +77,14 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 			still := name == "it leaves, and is listed again" ||
 				name == "nobody else is known to answer"
 			if (a.servers[gone] != nil) != still || probed[gone] != still {
-				t.Errorf("it is known: %t, and probed: %t", a.servers[gone] != nil, probed[gone])
+				t.Errorf("server known: %t, probed: %t", a.servers[gone] != nil, probed[gone])
 			}
 		})
 	}
 }
 
-// expectLooks counts how often connections to a server that is gone are looked for, and those to no
-// other, for longer than is done.
+// expectLooks checks the number of searches for connections to a server that is gone. It waits for
+// longer than searches continue, and checks that there are none for other servers.
 func expectLooks(t *testing.T, a *Servers, gone netip.AddrPort, want int) {
 	t.Helper()
 	times := 0
@@ -99,11 +99,11 @@ func expectLooks(t *testing.T, a *Servers, gone netip.AddrPort, want int) {
 		}
 	}
 	if times != want {
-		t.Errorf("connections were looked for %d times, want %d", times, want)
+		t.Errorf("%d searches for connections, want %d", times, want)
 	}
 }
 
-// A server that left, and connections to which could not be closed, is not done with.
+// A server that left is kept while connections to it cannot be closed.
 func TestConnectionsThatCannotBeClosedAreTriedOn(t *testing.T) {
 	gone := netip.MustParseAddrPort("198.18.0.1:6443")
 	a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend)})
@@ -117,7 +117,7 @@ func TestConnectionsThatCannotBeClosedAreTriedOn(t *testing.T) {
 		times += len(sweeps(a, time.Now().Add(after)))
 	}
 	if times != mostCloses+3 || a.servers[gone] == nil {
-		t.Errorf("they were tried %d times, and it is known: %t", times, a.servers[gone] != nil)
+		t.Errorf("%d tries to close, and the server is known: %t", times, a.servers[gone] != nil)
 	}
 }
 

@@ -93,7 +93,7 @@ func TestServersForNewConnections(t *testing.T) {
 				before := a.Entry()
 				changed := a.observe(s.addr, s.o, began.Add(s.after))
 				if !changed && !slices.Equal(before.Backends, a.Entry().Backends) {
-					t.Errorf("step %d changed entry 0 and does not say so", i)
+					t.Errorf("step %d changed entry 0, but observe returned false", i)
 				}
 			}
 			if got := shortly(a.Entry()); got != c.want {
@@ -130,8 +130,9 @@ func shortly(e service.APIServer) string {
 	return strings.Join(out, " ")
 }
 
-// Readiness decides about new connections, and closes none, with a server that ends HTTP/2 for
-// clients without credentials. One whose handlers hang stayed in entry 0 while pings alone decided.
+// Readiness decides about new connections but closes none. The server ends HTTP/2 connections of
+// clients without credentials, as kube-apiserver does. Pings alone cannot find a server whose
+// handlers hang.
 func TestReadinessOverRealConnections(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int32
@@ -170,7 +171,8 @@ func TestReadinessOverRealConnections(t *testing.T) {
 	}
 }
 
-// A server whose certificate is wrong counts as down while another's is right, and not otherwise.
+// A server with a wrong certificate counts as down only while the certificate of another server is
+// right.
 func TestCertificatesAreVerified(t *testing.T) {
 	wrong := func(tls.ConnectionState) error { return errors.New("signed by another CA") }
 

@@ -27,7 +27,7 @@ type twoServers struct {
 	// at has the addresses at which they listen: entry 0 takes no loopback ones.
 	at map[netip.AddrPort]netip.AddrPort
 	*Servers
-	// freeze stops what reads of the first server; thaw ends that server.
+	// freeze stops the reads of the first server. thaw ends that server.
 	freeze, thaw func()
 	// ready is the status of /readyz of the first server, 0 for no answer. asked counts requests.
 	ready, asked atomic.Int32
@@ -76,7 +76,7 @@ func (w *twoServers) begin(t *testing.T, change func(*ServersConfig)) {
 	}
 	w.closing.part = 0
 
-	var mu sync.Mutex // as the one goroutine that writes a table
+	var mu sync.Mutex // serializes writes, as one goroutine writes a table
 	write := func() {
 		mu.Lock()
 		defer mu.Unlock()
@@ -94,7 +94,7 @@ func (w *twoServers) waitBoth(t *testing.T) {
 	servicetest.Wait(t, "two servers that answer", func() error {
 		for _, s := range w.Status().Servers {
 			if !s.Up || s.Since.IsZero() {
-				return fmt.Errorf("%+v", s)
+				return fmt.Errorf("server %+v is not up", s)
 			}
 		}
 		return nil
@@ -107,14 +107,14 @@ func (w *twoServers) waitBackends(t *testing.T, want ...netip.AddrPort) {
 	t.Helper()
 	servicetest.Wait(t, "backends of entry 0", func() error {
 		if got := w.Entry().Backends; !slices.Equal(got, want) {
-			return fmt.Errorf("%v, want %v", got, want)
+			return fmt.Errorf("backends %v, want %v", got, want)
 		}
 		return nil
 	})
 }
 
-// holder is a client of HTTP/2 that holds its connection. Its first goes to the first server,
-// further ones to the first backend of entry 0.
+// holder is a client of HTTP/2 that holds its connection. Its first connection goes to the first
+// server, later connections go to the first backend of entry 0.
 type holder struct {
 	http.Client
 	mu    sync.Mutex
@@ -169,9 +169,9 @@ func (h *holder) close(to netip.AddrPort) int {
 	return n
 }
 
-// TestHeldConnectionsMove has a server fall silent under a client, with the real prober. The client
-// that waits is freed at once, and the one whose connection looks idle after the node's delay. Both
-// took 26 s while only deadAfter closed connections.
+// TestHeldConnectionsMove makes a server fall silent that clients are connected to, with the real
+// prober. The connection of a client that waits is closed at once. A connection that looks idle is
+// closed after the node's delay, well before deadAfter.
 func TestHeldConnectionsMove(t *testing.T) {
 	for name, waiting := range map[string]bool{"it waits for an answer": true, "idle": false} {
 		t.Run(name, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestHeldConnectionsMove(t *testing.T) {
 				t.Errorf("the first closing was %+v", calls[0])
 			}
 			if len(freed) != 1 || freed[0].Stuck != waiting {
-				t.Errorf("it was freed by %+v", freed)
+				t.Errorf("the idle client was freed by %+v", freed)
 			}
 		})
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
-// show returns the table as a reader finds it: by frontend, without slots and revisions.
+// show returns the table as a reader sees it: by frontend, without slots and revisions.
 func show(t *testing.T, table *Table) map[string]string {
 	t.Helper()
 	s, err := table.State()
@@ -117,7 +117,7 @@ func TestApplyEndsAnywhere(t *testing.T) {
 			t.Errorf("after %d of %d writes: %s", at, all, diff)
 		}
 		if writes := next.apply(t); writes > 0 {
-			t.Errorf("after %d of %d writes: %d writes more", at, all, writes)
+			t.Errorf("after %d of %d writes the next process made %d writes", at, all, writes)
 		}
 
 		n.Close()
@@ -140,7 +140,7 @@ func TestMapIsFull(t *testing.T) {
 			limit.set(&c.Limits)
 			n := start(t, c, lab)
 			had := show(t, n.Table)
-			// It assumes more room than there is.
+			// This planner assumes more room than the maps have.
 			p, err := service.New("node-1", servicetest.Limits)
 			errtest.Must(t, err)
 

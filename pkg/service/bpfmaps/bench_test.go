@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// many returns services with endpoints of their own in a slice, with UDP too if members are needed.
+// many returns services with different endpoints, each with one slice and one port of the protocol.
 func many(services, endpoints int, protocol service.Protocol) ([]service.Service, []service.Slice) {
 	var all []service.Service
 	var slices []service.Slice

@@ -23,8 +23,8 @@ func entry0(p *service.Planner) {
 	})
 }
 
-// Entry 0 alone needs four programs and little room. A table with all services takes its place, and
-// connections do not notice.
+// Entry 0 alone needs four programs and little room. A table with all services replaces it without
+// an effect on connections.
 func TestConnectOnly(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
 	small := c
@@ -46,7 +46,7 @@ func TestConnectOnly(t *testing.T) {
 		"[fd42::9]:443": "fd42:1::1"} {
 		r := h.dial("tcp", to)
 		if r.Peer != to || r.Answer != server {
-			t.Errorf("%s: %+v, want %s", to, r, server)
+			t.Errorf("connection to %s: %+v, want an answer of %s", to, r, server)
 		}
 		held = append(held, r)
 	}

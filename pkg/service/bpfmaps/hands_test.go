@@ -108,7 +108,7 @@ func (h *hands) ask(id int) string {
 	return r.Answer
 }
 
-// handsMain serves until there are no more orders.
+// handsMain carries out orders until its input ends.
 func handsMain() int {
 	m := &handsState{}
 	for _, b := range backends {
@@ -137,9 +137,9 @@ func handsMain() int {
 	}
 }
 
-// usable waits until a datagram arrives: the kernel makes the local route of an IPv6 address some
+// usable waits until a datagram arrives. The kernel adds the local route of an IPv6 address some
 // time after the address (addrconf_dad_work, net/ipv6/addrconf.c), and a socket that connected
-// before keeps the missing route.
+// earlier has no route permanently.
 func usable(at string) error {
 	for deadline := time.Now().Add(servicetest.Patience); ; {
 		c, err := net.Dial("udp", at)
@@ -231,8 +231,8 @@ func (m *handsState) dialAll(o order) {
 	}
 }
 
-// mapped is the network of UDP sockets of IPv6 that use IPv4, which package net does not make.
-// loose is the network of unconnected UDP sockets.
+// mapped is the network of IPv6 UDP sockets with IPv4-mapped addresses, which package net does not
+// make. loose is the network of unconnected UDP sockets.
 const mapped, loose = "udp mapped", "udp loose"
 
 // looseConn sends by a socket that is not connected.

@@ -11,8 +11,8 @@ import (
 )
 
 // A frontend for the host, here a server's own address, leads TCP sockets of its network namespace
-// to its backends. Probes, by their mark, UDP and other namespaces reach the server itself. Without
-// backends, and without programs, all sockets reach the server itself.
+// to its backends. Probes (by their mark), UDP sockets and sockets of other namespaces reach the
+// server itself. Without backends, and without programs, all sockets reach the server itself.
 func TestFrontendsForTheHost(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
 	host, pod := newHands(t, cgroup), newHands(t, cgroup)

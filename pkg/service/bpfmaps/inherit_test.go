@@ -52,7 +52,7 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 
 			for _, to := range []string{"198.18.0.1", "[fd42::1]"} {
 				if r := h.dial("tcp", to+":80"); !slices.Contains(backends, r.Answer) {
-					t.Errorf("%s: %+v", to, r)
+					t.Errorf("connection to %s: %+v", to, r)
 				}
 			}
 
@@ -79,7 +79,7 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 	}
 }
 
-// A table of another layout is not understood, and left in force.
+// A table of another layout cannot be taken over, and stays in force.
 func TestAnotherLayoutIsLeftInForce(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
 	n := start(t, c, lab)

@@ -53,13 +53,13 @@ func config(t testing.TB) Config {
 	}
 }
 
-// node is a table with its planner, as the daemon has them.
+// node holds a table and its planner, as the daemon does.
 type node struct {
 	*Table
 	*service.Planner
 }
 
-// start does what the daemon does at its start.
+// start opens, fills and attaches a table as the daemon does at its start.
 func start(t testing.TB, c Config, fill func(*service.Planner)) node {
 	t.Helper()
 	return startOn(t, opened(t, c), fill)
@@ -92,7 +92,7 @@ func (n node) adopt(t testing.TB) {
 	n.Adopt(s)
 }
 
-// apply returns how many entries it wrote.
+// apply plans and writes, and returns the number of written entries.
 func (n node) apply(t testing.TB) int {
 	t.Helper()
 	writes := 0

@@ -16,7 +16,7 @@ import (
 // longEnv names the environment variable that, when set, makes a million backends.
 const longEnv = "KUBEVEIL_LAB_LONG"
 
-// portion returns by how much TestManyBackends is smaller than DefaultLimits.
+// portion returns the factor by which TestManyBackends is smaller than DefaultLimits.
 func portion() int {
 	if os.Getenv(longEnv) != "" {
 		return 1
@@ -25,8 +25,8 @@ func portion() int {
 }
 
 // TestManyBackends fills maps of a sixteenth of DefaultLimits, or of all of them in the long part
-// of the lab: 65,536 services with 16 endpoints each, every other one of UDP. That takes 0.8 GB
-// beside the maps, 2.7 GB with the race detector.
+// of the lab: 65,536 services with 16 endpoints each, every other one of UDP. That takes 0.8 GB in
+// addition to the maps, or 2.7 GB with the race detector.
 func TestManyBackends(t *testing.T) {
 	nettest.NeedBPF(t)
 	portion := portion()
@@ -95,8 +95,8 @@ func TestManyBackends(t *testing.T) {
 	}
 }
 
-// TestAServiceOf76500 is the largest service of loxilb's suite (tcpepscale), a hundredfold, in
-// slices of a hundred endpoints, as Kubernetes makes them.
+// TestAServiceOf76500 has a service a hundred times as large as the largest of loxilb's suite
+// (tcpepscale), in slices of a hundred endpoints, as Kubernetes makes them.
 func TestAServiceOf76500(t *testing.T) {
 	nettest.NeedBPF(t)
 	const endpoints = 3 * 255 * 100
@@ -113,12 +113,13 @@ func TestAServiceOf76500(t *testing.T) {
 	expectHeld(t, n, services, whole)
 	expectRead(t, n, services[0], whole[0])
 
-	// One endpoint less takes another run of slots: programs may still read the old one.
+	// With one endpoint less the service gets a new run of slots, because programs may still read
+	// the old run.
 	lists[5].Endpoints, whole[0].Endpoints = lists[5].Endpoints[:99],
 		slices.Delete(slices.Clone(whole[0].Endpoints), 599, 600)
 	n.PutSlice(lists[5])
 	if writes := n.apply(t); writes != endpoints {
-		t.Errorf("one endpoint less is %d writes, want %d slots and a frontend", writes,
+		t.Errorf("one endpoint less took %d writes, want %d slots and a frontend", writes,
 			endpoints-1)
 	}
 	expectHeld(t, n, services, whole)
@@ -180,14 +181,14 @@ func expectHeld(t *testing.T, n node, services []service.Service,
 	return s
 }
 
-// expectRead reads a service as a program does: the frontend, a slot, the frontend again, and of a
-// flow of UDP the member.
+// expectRead reads a service as a program does: the frontend, a slot, the frontend again and, for a
+// UDP flow, the member.
 func expectRead(t *testing.T, n node, s service.Service, list service.Slice) {
 	t.Helper()
 	key := frontendOf(s)
 	var f, again service.Frontend
 	if err := n.maps[mapFrontends].Lookup(key, &f); err != nil {
-		t.Fatalf("%s: %v", s.Name, err)
+		t.Fatalf("frontend of service %s: %v", s.Name, err)
 	}
 	if int(f.Count) != len(list.Endpoints) {
 		t.Fatalf("%s has %d slots, want %d", s.Name, f.Count, len(list.Endpoints))
@@ -223,6 +224,6 @@ func expectSame(t *testing.T, n node, was service.MapContent) {
 	}
 	if !maps.Equal(now.Frontends, was.Frontends) || !slices.Equal(now.Backends, was.Backends) ||
 		!maps.Equal(now.Members, was.Members) || len(now.SourceRanges) != len(was.SourceRanges) {
-		t.Error("what was in the maps is not as it was")
+		t.Error("the content of the maps has changed")
 	}
 }

@@ -30,7 +30,7 @@ func TestServicesWorkAtSockets(t *testing.T) {
 		tcp, udp := h.dial("tcp", to+":80"), h.dial("udp", to+":53")
 		if tcp.Peer != to+":80" || udp.Peer != to+":53" || !slices.Contains(backends, tcp.Answer) ||
 			!slices.Contains(backends, udp.Answer) {
-			t.Errorf("%s: %+v, %+v", to, tcp, udp)
+			t.Errorf("connections to %s by TCP and UDP: %+v, %+v", to, tcp, udp)
 		}
 	}
 
@@ -52,12 +52,12 @@ func TestServicesWorkAtSockets(t *testing.T) {
 		t.Errorf("remembered are %+v, %v", m, err)
 	}
 	if changed := n.attach(t, cgroup); len(changed) > 0 {
-		t.Errorf("the second time it changed %v", changed)
+		t.Errorf("the second AttachSockets changed %v", changed)
 	}
 }
 
-// The flow tables take about a hundredth of the memory, within bounds. A kernel that sees some
-// memory less has the same sizes.
+// The flow tables take about a hundredth of the memory, within bounds. A kernel that sees slightly
+// less memory has the same sizes.
 func TestFlowTablesFollowTheMemory(t *testing.T) {
 	const bytesPerEntry = 144
 	for gib, want := range map[float64]uint32{0.5: 1 << 14, 0.98: 1 << 15, 1.9: 1 << 16,
@@ -74,8 +74,8 @@ func TestFlowTablesFollowTheMemory(t *testing.T) {
 	}
 }
 
-// TestRefusalWithoutSetRetval is for kernels before 5.18: the kernel refuses where there is no
-// listener.
+// TestRefusalWithoutSetRetval is for kernels before 5.18. There, the kernel refuses a connection to
+// a service without backends because its new destination has no listener.
 func TestRefusalWithoutSetRetval(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
 	all, err := specs(probe.Features{})
@@ -102,8 +102,8 @@ func TestRefusalWithoutSetRetval(t *testing.T) {
 	h.dial("tcp", "198.18.0.1:80")
 }
 
-// TestRestart ends the daemon, which no other program notices. Open connections stay, new
-// connections are made all the time, and the next daemon writes nothing.
+// TestRestart restarts the daemon without an effect on other programs. Open connections stay, new
+// connections succeed all the time, and the next daemon writes nothing.
 func TestRestart(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
 	n := start(t, c, lab)
@@ -146,7 +146,7 @@ func (h *hands) expectHeld(conns []result, sticky string) {
 	}
 }
 
-// TestUpgrade replaces the programs in force by another version, and the maps by others of other
+// TestUpgrade replaces the programs in force by another version, and the maps by maps of other
 // sizes.
 func TestUpgrade(t *testing.T) {
 	for name, change := range map[string]func(*Config, []*ebpf.CollectionSpec){
@@ -185,7 +185,7 @@ func TestUpgrade(t *testing.T) {
 			n = startOn(t, table, lab)
 			changed := n.attach(t, cgroup)
 			if len(changed) == 0 || len(n.attach(t, cgroup)) > 0 {
-				t.Errorf("the first time it changed %v", changed)
+				t.Errorf("the first AttachSockets changed %v", changed)
 			}
 
 			h.expectHeld(conns, sticky)
@@ -200,8 +200,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestOpenAfterADeathWithinOpen: a process that dies while it replaces a table leaves any part of
-// it.
+// TestOpenAfterADeathWithinOpen opens a table of which only a part is left, because a process died
+// while it replaced the table.
 func TestOpenAfterADeathWithinOpen(t *testing.T) {
 	for _, left := range [][]string{{mapFrontends}, {mapBackends, mapMembers},
 		{mapFrontends, mapBackends, mapMembers}, {mapSourceRanges}} {
@@ -237,20 +237,20 @@ func TestRemove(t *testing.T) {
 	}
 	left, err := os.ReadDir(c.Dir)
 	if err != nil || len(left) == 0 || len(left) != len(guards) {
-		t.Errorf("left are %v, %v; taken were %v", left, err, taken)
+		t.Errorf("after Remove %v are left, %v; it removed %v", left, err, taken)
 	}
 
 	if r := h.do(order{Do: "dial", Net: "tcp", To: "198.18.0.1:80"}); r.Err == "" || r.Refused {
-		t.Errorf("a service is translated still: %+v", r)
+		t.Errorf("a service is still translated: %+v", r)
 	}
 	for _, pin := range guards {
 		errtest.Must(t, os.Remove(pin))
 	}
 	if taken, err := Remove(c.Dir); err != nil || len(taken) != 1 {
-		t.Errorf("the second time it took %v, %v", taken, err)
+		t.Errorf("the second Remove removed %v, %v", taken, err)
 	}
 	if taken, err := Remove(c.Dir); err != nil || len(taken) > 0 {
-		t.Errorf("the third time it took %v, %v", taken, err)
+		t.Errorf("the third Remove removed %v, %v", taken, err)
 	}
 }
 
@@ -267,7 +267,7 @@ func TestRefusals(t *testing.T) {
 	bad := c
 	bad.Limits.BackendSlots = 1000
 	if _, err := Open(bad); !errors.Is(err, service.ErrLimits) {
-		t.Errorf("limits that cannot be: %v", err)
+		t.Errorf("invalid limits: %v", err)
 	}
 	bad = c
 	bad.Dir = t.TempDir()

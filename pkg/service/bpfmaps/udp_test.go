@@ -74,8 +74,8 @@ func TestSocketsOfBackendsThatGoAreTold(t *testing.T) {
 	}
 }
 
-// TestDatagramsFollowAnAddress moves an address from one service to another. The first service goes
-// on by its own address. Then no service has the address.
+// TestDatagramsFollowAnAddress moves an address from one service to another. The first service
+// keeps its own address. Then no service has the moved address.
 func TestDatagramsFollowAnAddress(t *testing.T) {
 	cgroup := nettest.NewCgroup(t)
 	n := start(t, config(t), lab)
@@ -117,12 +117,12 @@ func TestDatagramsFollowAnAddress(t *testing.T) {
 			t.Errorf("a backend of both services was left for %s", got)
 		}
 		if after := n.counted(t, "SOCKET_UDP"); after != before {
-			t.Errorf("it was chosen again: %d, %d before", after, before)
+			t.Errorf("the backend was chosen again: %d choices, %d before", after, before)
 		}
 
 		serve(nil, nil)
 		if r := h.do(order{Do: "ask", ID: unconnected.ID}); r.Err == "" {
-			t.Errorf("%s is no service's, and datagrams go to %s", v.shared, r.Answer)
+			t.Errorf("no service has %s, but datagrams go to %s", v.shared, r.Answer)
 		}
 	}
 }
@@ -143,10 +143,10 @@ func TestBackendsThatSocketsWereGiven(t *testing.T) {
 		netip.MustParseAddrPort("198.18.1.2:5353")}
 	if got, err := n.Given([]netip.AddrPort{asked,
 		netip.MustParseAddrPort("198.18.0.1:54")}); err != nil || !slices.Equal(got, want) {
-		t.Errorf("sockets were given %v, %v; want %v", got, err, want)
+		t.Errorf("Given returned %v, %v; want %v", got, err, want)
 	}
 	if got, err := n.Given(nil); err != nil || len(got) > 0 {
-		t.Errorf("for no frontend sockets were given %v, %v", got, err)
+		t.Errorf("Given without frontends returned %v, %v", got, err)
 	}
 }
 

@@ -50,13 +50,13 @@ func healthy(t *testing.T) (*Ports, func() (*http.Response, healthAnswer)) {
 		errtest.Must(t, err)
 		var a healthAnswer
 		if err := json.Unmarshal(body, &a); err != nil {
-			t.Fatalf("%s: %v", body, err)
+			t.Fatalf("parse the answer %s: %v", body, err)
 		}
 		return resp, a
 	}
 }
 
-// The codes, header and fields are those that balancers know from kube-proxy.
+// The codes, the header and the fields are the same as kube-proxy's, which balancers expect.
 func TestHealthCheckNodePort(t *testing.T) {
 	h, ask := healthy(t)
 	h.PutService(localService(31000))
@@ -88,13 +88,13 @@ func TestHealthCheckNodePort(t *testing.T) {
 	h.DeleteSlice(web, "web-1")
 	h.DeleteSlice(web, "web-2")
 	if resp, _ := ask(); resp.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("after the endpoints went: %s", resp.Status)
+		t.Errorf("after the endpoints were deleted: %s", resp.Status)
 	}
 
 	h.DeleteService(web)
 	h.Update()
 	if len(h.servers) != 0 {
-		t.Errorf("after the service went, %d ports are served", len(h.servers))
+		t.Errorf("after the service was deleted, %d ports are served", len(h.servers))
 	}
 }
 
@@ -152,7 +152,7 @@ func TestHealthOfTheNode(t *testing.T) {
 
 	h.Update()
 	if addr != "" {
-		t.Fatal("it is told of a table that is not in force")
+		t.Fatal("the node's health is served before the table is in force")
 	}
 
 	h.Attached()
@@ -181,6 +181,6 @@ func TestHealthOfTheNode(t *testing.T) {
 	h.PutService(service.Service{Name: web})
 	h.Update()
 	if expect("services change", "/healthz", http.StatusOK); addr != first || len(h.servers) != 1 {
-		t.Errorf("it is served at %s, was at %s", addr, first)
+		t.Errorf("the node's health is served at %s, was at %s", addr, first)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// Beside another proxy the table has the ClusterIPs of the API servers' service. NodePorts and
-// external addresses stay the other proxy's.
+// Beside another proxy the table has the ClusterIPs of the API servers' service. The other proxy
+// serves NodePorts and external addresses.
 func TestAPIFeedTakesClusterIPsOnly(t *testing.T) {
 	p, err := New(ServiceConfig{Node: "node-1", Limits: service.APILimits, Table: emptyTable{}})
 	if err != nil {

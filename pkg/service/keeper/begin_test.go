@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
-// What is sure goes before what the maps have, and both before a guess.
+// Confirmed frontends come first, then the frontends in the maps, then a guess.
 func TestFrontendsBeforeAnyList(t *testing.T) {
 	frontend := func(text string) service.APIServer {
 		return service.APIServer{Frontends: nettest.AddrPorts(text),
@@ -79,7 +79,7 @@ func TestFrontendsBeforeAnyList(t *testing.T) {
 	}
 }
 
-// A server that the last process had found dead is so until it answers.
+// A server that the last process had found dead counts as dead until it answers.
 func TestServersThatWereDeadBeforeARestart(t *testing.T) {
 	table := newFakeTable()
 	_, probes, stop := begin(t, table, nil)
@@ -94,8 +94,7 @@ func TestServersThatWereDeadBeforeARestart(t *testing.T) {
 	table.waitBackends(t, apiFrontend, "198.18.0.1:6443 198.18.0.2:6443")
 }
 
-// What is wrong with the writes of services does not keep entry 0 from following its servers, at
-// once.
+// While writes of services fail, entry 0 still follows its servers at once.
 func TestEntryZeroWhileWritesFail(t *testing.T) {
 	table := newFakeTable()
 	p, probes, _ := begin(t, table, nil, func(p *Keeper) { p.loop.RetryMin = time.Hour })
@@ -110,7 +109,7 @@ func TestEntryZeroWhileWritesFail(t *testing.T) {
 	p.PutSlice(servicetest.ReadySlice(web, "http", 8080, "198.18.1.2"))
 	servicetest.Wait(t, "failure", func() error {
 		if p.Status().Failed == "" {
-			return fmt.Errorf("the status says nothing")
+			return fmt.Errorf("the status has no error")
 		}
 		return nil
 	})
@@ -124,7 +123,7 @@ func TestEntryZeroWhileWritesFail(t *testing.T) {
 	table.waitBackends(t, webFrontend, "198.18.1.2:8080")
 }
 
-// A table that could not take over what is in force is put in force once it is whole.
+// A table that could not take over the table in force is attached once it is complete.
 func TestFreshTable(t *testing.T) {
 	table := newFakeTable()
 	table.fresh = true
@@ -143,8 +142,8 @@ func TestFreshTable(t *testing.T) {
 	}
 }
 
-// The program that has a healthCheckNodePort, such as the kube-proxy that is to go, ends without a
-// change of services.
+// A program that uses a healthCheckNodePort, such as a kube-proxy that is being replaced, ends. No
+// service changes meanwhile.
 func TestHealthPortThatBecomesFree(t *testing.T) {
 	var taken atomic.Bool
 	taken.Store(true)

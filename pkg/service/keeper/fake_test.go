@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
-// fakeTable is the maps in memory. A write may be made to fail half-way.
+// fakeTable keeps the maps in memory. Tests can make a write fail half-way.
 type fakeTable struct {
 	mu        sync.Mutex
 	frontends map[service.FrontendKey]service.Frontend

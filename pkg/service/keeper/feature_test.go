@@ -38,7 +38,7 @@ func TestLimitsAreNamedAsConfigured(t *testing.T) {
 	}
 }
 
-// A counter with a sentence is about refusals. One without a name is not shown.
+// A counter with a sentence counts refusals. A counter without a name is not shown.
 func TestOutcomesAreChoicesOrRefusals(t *testing.T) {
 	counters := make([]bpfmaps.Counter, 3)
 	for i := range counters {
@@ -134,7 +134,7 @@ func (emptyTable) Fresh() bool                        { return false }
 
 func (emptyTable) Given([]netip.AddrPort) ([]netip.AddrPort, error) { return nil, nil }
 
-// What is not known before the lists have come is not reported as unowned.
+// Before the services are listed, an unknown address is not reported as belonging to no service.
 func TestPagesBeforeServicesAreListed(t *testing.T) {
 	k, err := New(ServiceConfig{Node: "node-1", Limits: service.DefaultLimits, Table: emptyTable{}})
 	if err != nil {
@@ -159,7 +159,7 @@ func TestPagesBeforeServicesAreListed(t *testing.T) {
 		telemetry.TracePath + "?addr=198.18.0.1:80&protocol=TCP&scope=inside"}
 	for _, path := range asked {
 		if err := ask(path); !errors.Is(err, errNotListed) {
-			t.Errorf("%s: %v", path, err)
+			t.Errorf("page %s: error %v, want not listed", path, err)
 		}
 	}
 
@@ -174,7 +174,7 @@ func TestPagesBeforeServicesAreListed(t *testing.T) {
 		t.Error(err)
 	}
 	if err := ask(telemetry.ServicesPath + "?after=x"); err == nil {
-		t.Error("a list after what is no name")
+		t.Error("a list after an invalid name has no error")
 	}
 }
 
@@ -278,11 +278,11 @@ func TestFeatureEndsWithItsFeed(t *testing.T) {
 		t.Errorf("error %v, want %v", err, errBroken)
 	}
 	if err := k.Ask(t.Context(), func(*service.Planner) {}); !errors.Is(err, errEnded) {
-		t.Errorf("the Keeper goes on: %v", err)
+		t.Errorf("the Keeper continues: %v", err)
 	}
 }
 
-// Without a table nothing is shown but the reason.
+// Without a table, pages show only the reason.
 func TestFeatureWithoutATable(t *testing.T) {
 	f := &Feature{noAPIPath: NoAPIPath(errBroken), o: FeatureOptions{
 		Closed: nettest.Addrs("198.19.199.1"), Last: &cluster.Table{}}}
@@ -304,7 +304,7 @@ func TestFeatureWithoutATable(t *testing.T) {
 	}
 	for path, page := range f.Pages() {
 		if _, err := page(r); !errors.Is(err, errNoServices) {
-			t.Errorf("%s: %v", path, err)
+			t.Errorf("page %s: error %v, want no services", path, err)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// For the host, an address that leads to no API server is what it is for all inside.
+// For the host, a trace of an address that leads to no API server has the same result as for pods.
 func TestTraceForTheHost(t *testing.T) {
 	p, err := service.New("node-1", service.DefaultLimits)
 	errtest.Must(t, err)
@@ -27,7 +27,7 @@ func TestTraceForTheHost(t *testing.T) {
 		got, err := traceService(p, r)
 		if f, ok := got.(service.FrontendView); (err == nil) != (want != "") ||
 			ok && f.Scope.String() != want {
-			t.Errorf("%s: %+v, %v, want %q", addr, got, err, want)
+			t.Errorf("trace of %s: %+v, %v, want scope %q", addr, got, err, want)
 		}
 	}
 }

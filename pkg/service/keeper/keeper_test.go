@@ -33,7 +33,7 @@ func webService() service.Service {
 			NodePort: 30080}}}
 }
 
-// fakeProbes are probers that a test speaks for.
+// fakeProbes are probers whose results a test sets.
 type fakeProbes struct {
 	mu      sync.Mutex
 	reports map[netip.AddrPort]func(bool)
@@ -49,7 +49,7 @@ func (f *fakeProbes) probe(ctx context.Context, addr netip.AddrPort, report func
 	f.mu.Unlock()
 }
 
-// say waits until the server is probed, and then reports whether it answers.
+// say waits until the server is probed, and then reports up as the result.
 func (f *fakeProbes) say(t *testing.T, addr string, up bool) {
 	t.Helper()
 	servicetest.Wait(t, "probe of "+addr, func() error {
@@ -128,8 +128,8 @@ func TestListedServersReplaceRememberedOnes(t *testing.T) {
 	table.waitBackends(t, apiFrontend, "198.18.0.2:6443 198.18.0.9:6443")
 }
 
-// The last server removes itself from the list when it ends, and must be found when it is back. So
-// the servers of the last list stay, alive or not.
+// The last server removes itself from the list when it ends, and clients must find it when it is
+// back. So the servers of the last list stay, alive or not.
 func TestServersStayWhenTheListIsEmpty(t *testing.T) {
 	for name, empty := range map[string]func(*Keeper){
 		"no endpoints": func(p *Keeper) {
@@ -160,7 +160,8 @@ func TestServersStayWhenTheListIsEmpty(t *testing.T) {
 	}
 }
 
-// TestChangesDoNotPileUp: while lists are awaited, as long as it takes, each object has one change.
+// TestChangesDoNotPileUp checks that the queue has at most one change per object while the Keeper
+// waits for the lists.
 func TestChangesDoNotPileUp(t *testing.T) {
 	table := newFakeTable()
 	p, _, _ := begin(t, table, nil)
@@ -174,7 +175,7 @@ func TestChangesDoNotPileUp(t *testing.T) {
 	n := len(p.inbox.queue.all)
 	p.inbox.mu.Unlock()
 	if n != 2 {
-		t.Errorf("%d changes wait, want that of the service and of its slice", n)
+		t.Errorf("%d changes wait, want one of the service and one of its slice", n)
 	}
 	p.Listed()
 	table.waitBackends(t, webFrontend, "198.18.1.1:8099")
@@ -241,7 +242,7 @@ func TestWritesThatFailAreMadeAgain(t *testing.T) {
 	})
 }
 
-// TestWritesThatFailAreObservedToo has a change wait for two pauses, of which the first is
+// TestWritesThatFailAreObservedToo makes a change wait for two pauses, of which the first is
 // retryMin.
 func TestWritesThatFailAreObservedToo(t *testing.T) {
 	table, took := newFakeTable(), make(chan time.Duration, 16)
@@ -274,7 +275,7 @@ func TestWritesThatFailAreObservedToo(t *testing.T) {
 		t.Errorf("a change that could be written at the third try took %v", d)
 	}
 	if got := table.backends(webFrontend); got != "198.18.1.2:8080" {
-		t.Errorf("it was observed while there was %q", got)
+		t.Errorf("the change was observed while the backends were %q", got)
 	}
 }
 
@@ -341,7 +342,7 @@ func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
 
 	waitAborts(t, aborted, "a process begins")
 	if len(aborted) != 0 {
-		t.Error("nothing went, and sockets were looked for")
+		t.Error("sockets were searched for although no backend was deleted")
 	}
 
 	gone := servicetest.ReadySlice(web, "http", 53, "198.18.1.1")
@@ -356,21 +357,21 @@ func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
 	waitAborts(t, aborted, "an address went to another service")
 }
 
-// waitAborts waits until sockets were looked for twice: those that were connecting are found by the
-// second look.
+// waitAborts waits for two searches for stale sockets. The second search finds sockets that were
+// connecting during the first.
 func waitAborts(t *testing.T, aborted <-chan struct{}, situation string) {
 	t.Helper()
 	for range 2 {
 		select {
 		case <-aborted:
 		case <-time.After(10 * time.Second):
-			t.Errorf("%s: sockets were not looked for", situation)
+			t.Errorf("%s: sockets were not searched for", situation)
 		}
 	}
 }
 
-// TestDatagramsAreAbortedAfterErrors has sockets that cannot be closed at once, and a write that
-// fails after it began.
+// TestDatagramsAreAbortedAfterErrors has sockets that cannot be closed at the first try, and a
+// write that fails half-way.
 func TestDatagramsAreAbortedAfterErrors(t *testing.T) {
 	table, aborted := newFakeTable(), make(chan struct{}, 10)
 	tries := 0

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/link"
 )
 
-// What was closed to pods stays closed until it is known that it need not be.
+// Addresses that were closed to pods stay closed until it is known that they may be opened.
 func TestAddressesOfServicesStayClosed(t *testing.T) {
 	left, known := nettest.Addrs("198.19.199.1"), nettest.Addrs("198.19.199.2")
 	both := nettest.Addrs("198.19.199.1", "198.19.199.2")

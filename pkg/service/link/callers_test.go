@@ -19,7 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
-// nobodysLink is an index that no link of a test has.
+// nobodysLink is an index that no link in a test has.
 const nobodysLink = 1 << 20
 
 // inUse returns Links.InUse, called on the host.
@@ -90,8 +90,8 @@ func TestAddressesInUseAreThoseThatPodsHereCalled(t *testing.T) {
 	l.expectInUse(t, "the other is gone too", all, nettest.Addrs("198.19.199.4"))
 }
 
-// Callers of addresses that services still have are removed as well. Otherwise the callers of a
-// thousand pods fill the map.
+// Callers of addresses that services still have are removed too when their links are gone.
+// Otherwise the entries of deleted pods would fill the map.
 func TestCallersGoWhenPodsCome(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, true)
@@ -107,7 +107,7 @@ func TestCallersGoWhenPodsCome(t *testing.T) {
 		nettest.Until(t, 10*time.Second, "who is gone is forgotten", forgotten)
 	}
 	if !l.calls(t, vip, pod) {
-		t.Error("a pod that is there was forgotten")
+		t.Error("an existing pod was forgotten")
 	}
 	stop()
 }
@@ -124,7 +124,7 @@ func (l *linked) expectPodClients(t *testing.T, situation string, want uint32) {
 	})
 }
 
-// The map is walked now and then: neither for every new link nor for every query of its size.
+// The map is walked rarely: neither for every new link nor for every query of its size.
 func TestCallersAreCountedNowAndThen(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, true)
@@ -141,13 +141,13 @@ func TestCallersAreCountedNowAndThen(t *testing.T) {
 	})
 
 	if !l.calls(t, vip, nobodysLink) {
-		t.Error("for a new link all callers were looked at again")
+		t.Error("a new link caused another walk of all callers")
 	}
 
 	l.callers.rest = 0
 	l.expectPodClients(t, "later", 1)
 	if l.calls(t, vip, nobodysLink) {
-		t.Error("who is gone is still a caller")
+		t.Error("a pod that is gone still counts as a caller")
 	}
 
 	c := l.config()
@@ -164,7 +164,8 @@ func TestCallersAreCountedNowAndThen(t *testing.T) {
 	}
 }
 
-// A map that is made while addresses are closed has not recorded their callers.
+// A map that is made while addresses are already closed lacks the earlier callers of these
+// addresses.
 func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, false)
@@ -205,8 +206,8 @@ func (l *linked) attachEarlier(t *testing.T) {
 	})
 }
 
-// An earlier version that was restored did not record its clients. Once its programs are replaced,
-// the clients that they served are unknown.
+// A downgrade ran programs of an earlier version, which did not record their clients. Once these
+// programs are replaced, their clients count as unknown.
 func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)

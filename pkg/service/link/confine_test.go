@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
-// named is a set of links.
+// named returns a set of links.
 func named(links ...string) map[string]bool {
 	names := map[string]bool{}
 	for _, l := range links {
@@ -27,7 +27,7 @@ func (r *routed) allow(t *testing.T, links ...string) {
 	r.host.Run(t, func() error { return r.Allow(named(links...)) })
 }
 
-// restart begins another process, with the pinned maps and the attached programs.
+// restart does what another process does with the pinned maps and the attached programs.
 func (r *routed) restart(t *testing.T, hostRouting bool) {
 	t.Helper()
 	r.again(t, hostRouting)
@@ -42,7 +42,7 @@ func TestOnlyAllowedPodsHaveTheFastPath(t *testing.T) {
 			r.expectRoutes(t, when, map[string]uint8{"vpod1": one, "vpod2": two})
 			fast := r.Fast()
 			if fast != nil && (fast["vpod1"] != (one != 0) || fast["vpod2"] != (two != 0)) {
-				t.Errorf("%s: %v are said to have the fast path", when, fast)
+				t.Errorf("%s: Fast returned %v", when, fast)
 			}
 		}
 
@@ -52,7 +52,7 @@ func TestOnlyAllowedPodsHaveTheFastPath(t *testing.T) {
 		r.retain(t, "vpod1", "vpod3")
 		want("a pod is judged", wholePod, 0)
 		if r.Fast() == nil {
-			t.Error("it is not known which pods have the fast path")
+			t.Error("Fast returned nil: it does not know which pods have the fast path")
 		}
 		r.linked.attach(t)
 		want("links are looked at again", wholePod, 0)
@@ -85,7 +85,7 @@ func TestOnlyAllowedPodsHaveTheFastPath(t *testing.T) {
 	})
 }
 
-// A new link waits for the settings of plugins. A pod with a limit on what it sends has no fast
+// A new link waits for the settings of plugins. A pod whose sent traffic is limited has no fast
 // path in either direction.
 func TestAllowedPodHasTheFastPathBothWaysOrNot(t *testing.T) {
 	r := newRouted(t, true, true)
@@ -112,7 +112,7 @@ func TestRenamedLinkLosesTheFastPath(t *testing.T) {
 	r.expectRoutes(t, "links are looked at again", map[string]uint8{"vother": 0})
 }
 
-// Programs of an earlier process, whose maps have lost their pins, have other routes.
+// Programs of an earlier process whose maps have lost their pins use another map of routes.
 func TestPodLosesTheFastPathOfUnpinnedMaps(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)

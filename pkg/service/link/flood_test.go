@@ -15,11 +15,12 @@ import (
 )
 
 // The flow tables of TestIdleConnectionsOutliveFloods have floodTable entries together. A flood has
-// flood packets, each of a flow of its own.
+// flood packets, each of a different flow.
 const floodTable, flood = 4096, 40_000
 
-// TestIdleConnectionsOutliveFloods holds that neither SYNs nor datagrams, many more than the flow
-// tables have entries, evict an established connection from outside. Both of its ends go on.
+// TestIdleConnectionsOutliveFloods checks that a flood of SYNs or datagrams, many more than the
+// flow tables have entries, does not evict an established connection from outside. Both of its ends
+// can still send.
 func TestIdleConnectionsOutliveFloods(t *testing.T) {
 	for name, protocols := range map[string][]byte{
 		"SYNs":      {unix.IPPROTO_TCP},

@@ -11,7 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
-// Flows of services are listed by their ends, also those past netfilter. A closed one is not.
+// Flows of services are listed with their ends, also flows past netfilter. A closed flow is not
+// listed.
 func TestFlowsAreListedUntilTheyAreClosed(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)
@@ -24,7 +25,7 @@ func TestFlowsAreListedUntilTheyAreClosed(t *testing.T) {
 		var got []string
 		errtest.Must(t, r.EachFlow(func(f bpfmaps.Flow) bool {
 			if f.Protocol != unix.IPPROTO_UDP || !f.Client.IsValid() {
-				t.Errorf("%+v", f)
+				t.Errorf("flow %+v, want UDP with a client", f)
 			}
 			got = append(got, f.Service.String()+" "+f.Backend.Addr().String())
 			return true
@@ -39,7 +40,7 @@ func TestFlowsAreListedUntilTheyAreClosed(t *testing.T) {
 		slices.Sort(got)
 		slices.Sort(want)
 		if !slices.Equal(got, want) {
-			t.Errorf("%q, want %q", got, want)
+			t.Errorf("flows %q, want %q", got, want)
 		}
 	})
 }

@@ -15,8 +15,8 @@ func mac(t *testing.T, ns *nettest.NS, link string) string {
 	return ns.Link(link).Attrs().HardwareAddr.String()
 }
 
-// expectRouted checks that datagrams of both families came to a link from the host's link, with one
-// hop less than they were sent with.
+// expectRouted checks that datagrams of both families reached a link from the host's link, with a
+// hop limit one lower than the sent one.
 func expectRouted(t *testing.T, c *nettest.Capture, what, to, via string) {
 	t.Helper()
 	families := map[uint16]bool{}

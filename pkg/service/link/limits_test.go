@@ -47,7 +47,7 @@ func (r *routed) tc(t *testing.T, args string) {
 	r.linked.attach(t)
 }
 
-// limited returns how many packets the limit of other has let through.
+// limited returns the number of packets that the limit of the pod other has passed.
 func (r *routed) limited(t *testing.T) uint32 {
 	t.Helper()
 	qdiscs, err := r.host.Handle().QdiscList(r.host.Link("vpod2"))
@@ -85,7 +85,7 @@ func TestLimitsOfPodsSeeTheirPackets(t *testing.T) {
 		r.tc(t, "qdisc del dev vpod2 root")
 		r.expectRoutes(t, "without it", map[string]uint8{"vpod2": wholePod})
 		if !withTCX {
-			return // clsact has the place of a limit on what a pod sends
+			return // clsact takes the place of a limit on a pod's sent traffic
 		}
 
 		r.tc(t, "qdisc add dev vpod1 ingress")
@@ -98,8 +98,8 @@ func TestLimitsOfPodsSeeTheirPackets(t *testing.T) {
 	})
 }
 
-// TestOthersAtPodsLinksSeeTheirPackets attaches what other programs may attach to a pod's link, at
-// either side.
+// TestOthersAtPodsLinksSeeTheirPackets attaches programs and filters to a pod's link, at either
+// side, as other software may.
 func TestOthersAtPodsLinksSeeTheirPackets(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)
@@ -160,7 +160,8 @@ func attachNext(t *testing.T, index uint32, ns *nettest.NS, dir direction) (deta
 	}
 }
 
-// TestNewPodsAreSentToByTheHostsEndFirst: their limits are made after their links.
+// TestNewPodsAreSentToByTheHostsEndFirst checks that packets to a new pod first pass the host's
+// end, because a pod's limits are set after its link exists.
 func TestNewPodsAreSentToByTheHostsEndFirst(t *testing.T) {
 	nettest.NeedBPF(t)
 	r := newRouted(t, true, true)

@@ -45,7 +45,8 @@ func newLinked(t *testing.T, withTCX bool) *linked {
 	return l
 }
 
-// newGuarded is newLinked without a table, whose programs take the longest to load.
+// newGuarded is like newLinked, without a table of services, whose programs take the longest to
+// load.
 func newGuarded(t *testing.T) *linked {
 	t.Helper()
 	nettest.NeedProgram(t, "nft")
@@ -103,8 +104,8 @@ func podAddrs(t *testing.T, ns *nettest.NS, link string, v4 string, v6 ...string
 	}
 }
 
-// linkLocal is the address that a link finds neighbours with: the plugin's pods have permanent
-// ones.
+// linkLocal returns the link-local address with which a link finds neighbours. Pods of the plugin
+// have permanent neighbours instead.
 func linkLocal(t *testing.T, ns *nettest.NS, name string) string {
 	t.Helper()
 	var found string
@@ -127,7 +128,7 @@ func linkLocal(t *testing.T, ns *nettest.NS, name string) string {
 	return found
 }
 
-// memoryOf returns sizes of the LRU maps with that many entries for the flow tables together.
+// memoryOf returns sizes of the LRU maps. The flow tables together have this many entries.
 func memoryOf(flows uint32) bpfmaps.Memory {
 	return bpfmaps.Memory{Clients: 1024, Replies: 1024, Sends: 1024, TCP: flows / 2,
 		Opening: flows / 4, UDP: flows / 4, Quotas: 1024}
@@ -146,7 +147,7 @@ func (l *linked) open(t *testing.T, withTCX bool) {
 	l.setSelf(t)
 }
 
-// openWith opens a table, whose programs are attached nowhere yet, at tcx or at clsact.
+// openWith opens a table that will attach at tcx or at clsact. It attaches nothing.
 func (l *linked) openWith(t *testing.T, c bpfmaps.Config, withTCX bool) {
 	t.Helper()
 	l.host.Run(t, func() (err error) {
@@ -180,7 +181,7 @@ func (l *linked) attach(t *testing.T) []string {
 	return changed
 }
 
-// bothHooks runs a test with tcx, where there is one, and with clsact.
+// bothHooks runs a test with tcx, if the kernel has it, and with clsact.
 func bothHooks(t *testing.T, fn func(t *testing.T, withTCX bool)) {
 	nettest.NeedBPF(t)
 	t.Run("tcx", func(t *testing.T) { fn(t, true) })
@@ -200,11 +201,11 @@ func TestLinksGetTheirProgramsOnce(t *testing.T) {
 			t.Error(diff)
 		}
 		if again := l.attach(t); len(again) > 0 {
-			t.Errorf("the second time it changed %v", again)
+			t.Errorf("the second AttachLinks changed %v", again)
 		}
 		l.open(t, withTCX)
 		if again := l.attach(t); len(again) > 0 {
-			t.Errorf("after a restart it changed %v", again)
+			t.Errorf("AttachLinks changed %v after a restart", again)
 		}
 		l.host.Run(t, func() error {
 			// The guard has nothing to correct: it is first.
@@ -283,7 +284,7 @@ func TestRemoveTakesLinksAndPins(t *testing.T) {
 		}
 	}
 	if removed, err := Remove(l.dir + "/nowhere"); err != nil || removed != nil {
-		t.Errorf("of nothing it removed %v, %v", removed, err)
+		t.Errorf("Remove without a table removed %v, %v", removed, err)
 	}
 }
 
@@ -309,8 +310,8 @@ func TestNewLinksAreServed(t *testing.T) {
 	stop()
 }
 
-// TestClientOutsideWithTheGuardInForce has everything in force that drops packets: nftables and
-// programs.
+// TestClientOutsideWithTheGuardInForce runs with everything in force that drops packets: nftables
+// and programs.
 func TestClientOutsideWithTheGuardInForce(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -323,7 +324,8 @@ func TestClientOutsideWithTheGuardInForce(t *testing.T) {
 	})
 }
 
-// serve puts the pod behind port 30080 of the host, and behind port 80 of addresses of a balancer.
+// serve makes the pod the backend of port 30080 of the host, and of port 80 of a balancer's
+// addresses.
 func (l *linked) serve(t *testing.T, vips ...string) {
 	t.Helper()
 	p, err := service.New("node-1", servicetest.Limits)

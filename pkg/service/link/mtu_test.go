@@ -15,8 +15,8 @@ import (
 )
 
 // TestNarrowPathsAreToldOutside has a client outside whose datagrams are too large for the tunnel
-// to their backend. This node's ICMP error has the mark of the packet that it is about only by a
-// setting. Without the mark, the guard must assume that the error quotes a pod's address.
+// to their backend. This node's ICMP error gets the mark of the packet that it is about only with a
+// kernel setting. Without the mark, the guard must assume that the error quotes a pod's address.
 func TestNarrowPathsAreToldOutside(t *testing.T) {
 	const narrow = 1300
 	bothHooks(t, func(t *testing.T, withTCX bool) {
@@ -47,14 +47,14 @@ func TestNarrowPathsAreToldOutside(t *testing.T) {
 			}
 			nettest.Sysctl(t, l.host, family+"/fwmark_reflect", "1")
 			nettest.Until(t, 10*time.Second, family+": the client knows the path", func() bool {
-				c.send(narrow + 60) // EMSGSIZE once it does
+				c.send(narrow + 60) // EMSGSIZE once the MTU is known
 				return c.pathMTU(t) == narrow
 			})
 		}
 	})
 }
 
-// wholeConn is a UDP socket whose datagrams are not fragmented.
+// wholeConn is a UDP socket that sends datagrams without fragmentation.
 type wholeConn struct {
 	*net.UDPConn
 	level, mtu int
@@ -77,7 +77,7 @@ func dialWhole(t *testing.T, ns *nettest.NS, to netip.AddrPort) wholeConn {
 	return c
 }
 
-// send sends zeroes, which may be more than the path is known to carry.
+// send sends n zero bytes. n may be larger than the known path MTU.
 func (c wholeConn) send(n int) { _, _ = c.Write(make([]byte, n)) }
 
 func (c wholeConn) pathMTU(t *testing.T) (mtu int) {

@@ -68,7 +68,7 @@ func TestConnectionsOfTheFastPathAreRemembered(t *testing.T) {
 			// Another pod has the address now.
 			other := map[string]string{to: "vpod2", client: "vpod2"}
 			if got := r.opened(t, other); !slices.Equal(got, []string{outside + " > " + server}) {
-				t.Errorf("opened %v, want what is from outside", got)
+				t.Errorf("opened %v, want the connections from outside", got)
 			}
 			if got := r.opened(t, map[string]string{to: "vpod1"}); len(got) > 0 {
 				t.Errorf("opened %v, want none to another pod", got)
@@ -101,7 +101,7 @@ func TestConnectionsOfTheFastPathAreRemembered(t *testing.T) {
 			return nil
 		})
 		if got := r.opened(t, pods); len(got) > 0 {
-			t.Errorf("opened %v, want none that was refused", got)
+			t.Errorf("opened %v, want no refused connection", got)
 		}
 	})
 }

@@ -53,7 +53,7 @@ func TestWhichProgramsALinkHas(t *testing.T) {
 		{"lo", link("loopback", 0, net.FlagLoopback), "", nil},
 	} {
 		if diff := cmp.Diff(c.want, planLink(c.link, c.master)); diff != "" {
-			t.Errorf("%s: %s", c.situation, diff)
+			t.Errorf("programs of %s (-want +got): %s", c.situation, diff)
 		}
 	}
 }
@@ -78,8 +78,8 @@ func (l *linked) guard(t *testing.T, vips ...string) {
 	})
 }
 
-// TestPortsLeaveItToTheirMaster: a bridge takes the address of its port, so incoming packets are
-// for the host at both.
+// TestPortsLeaveItToTheirMaster has a bridge that takes the MAC address of its port, so incoming
+// packets are for the host at both links. Only the bridge gets programs.
 func TestPortsLeaveItToTheirMaster(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -96,13 +96,13 @@ func TestPortsLeaveItToTheirMaster(t *testing.T) {
 		l.expectServed(t)
 		l.ip(t, "link set u0 nomaster")
 		if changed := l.attach(t); !slices.Contains(changed, "attached service_in at u0 ingress") {
-			t.Errorf("a link that is no port any more: %v", changed)
+			t.Errorf("changes at a link that is not a port any more: %v", changed)
 		}
 	})
 }
 
-// TestLinksWithALimitAreLeftAlone: where there is no tcx, the plugin bandwidth has the place of
-// clsact on a pod's link.
+// TestLinksWithALimitAreLeftAlone has a pod's link without tcx on which the plugin bandwidth has
+// taken the place of clsact.
 func TestLinksWithALimitAreLeftAlone(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, false)
@@ -123,10 +123,10 @@ func TestLinksWithALimitAreLeftAlone(t *testing.T) {
 		}
 	}
 
-	// Once the limit is gone there is room.
+	// Once the limit is removed, the programs can be attached.
 	errtest.Must(t, h.QdiscDel(qdisc))
 	if changed := l.attach(t); len(changed) != 2 {
-		t.Errorf("without the limit it changed %v", changed)
+		t.Errorf("without the limit AttachLinks changed %v", changed)
 	}
 }
 
@@ -180,8 +180,8 @@ func TestLinkWithoutRoomKeepsNoOtherFromItsPrograms(t *testing.T) {
 	})
 }
 
-// TestPodsWithALimitCanBeAdded has pods' links that appear while links are watched, where there is
-// no tcx: the plugin bandwidth finds its place free.
+// TestPodsWithALimitCanBeAdded adds pods' links while links are watched, without tcx. The plugin
+// bandwidth must find its place free.
 func TestPodsWithALimitCanBeAdded(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, false)
@@ -227,8 +227,8 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 	stop()
 }
 
-// TestBalancersAreAnsweredAndNotReached: a balancer that does not keep its clients' addresses
-// connects from the service's own address.
+// TestBalancersAreAnsweredAndNotReached has a balancer that does not keep its clients' addresses,
+// so it connects from the service's own address. A pod can answer it but not connect to it.
 func TestBalancersAreAnsweredAndNotReached(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -247,8 +247,8 @@ func TestBalancersAreAnsweredAndNotReached(t *testing.T) {
 	})
 }
 
-// TestForgottenFlowsStayInside has a pod, whose sockets have no programs, that goes on with a
-// connection after the table of flows lost it. The balancer's address is on the client's host, and
+// TestForgottenFlowsStayInside has a pod, whose sockets have no programs, that sends on a
+// connection after the flow tables lost it. The balancer's address is on the client's host, and
 // another program masquerades packets that leave there.
 func TestForgottenFlowsStayInside(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
@@ -273,7 +273,7 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 			})
 		}
 
-		// Where the addresses are open, the packet leaves, and the capture would show it.
+		// If the addresses are open, the packet leaves, and the capture shows it.
 		l.guard(t)
 		l.takeUp(t)
 
@@ -303,7 +303,7 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 				c := l.goOn(t, vip, fmt.Sprintf("secret %d, with the guard", i))
 				nettest.Until(t, 10*time.Second, "the guard dropped it: "+reason,
 					func() bool { return l.dropped(t)[reason] > before })
-				// Reset, so that the next count belongs to the next connection.
+				// The reset makes the next count belong to the next connection.
 				errtest.Must(t, errors.Join(c.SetLinger(0), c.Close()))
 			}
 		}

@@ -74,7 +74,8 @@ func newRouted(t *testing.T, withTCX, hostRouting bool) *routed {
 	return r
 }
 
-// meet makes the host learn its neighbours, which it must not look up while nothing is forwarded.
+// meet makes the host learn its neighbours, because it cannot resolve them while no packet passes
+// netfilter.
 func (r *routed) meet(t *testing.T) {
 	t.Helper()
 	for _, to := range []string{"198.18.1.5", "fd42:1::5", otherAt[0], otherAt[1]} {
@@ -309,8 +310,8 @@ type way struct {
 	source   []string
 }
 
-// expectPast puts a chain in force that stops all packets. Without host routing nothing comes
-// through. With it everything does, both ways.
+// expectPast puts a chain in force that stops all packets in netfilter. Without host routing no
+// packet gets through. With host routing all packets do, in both directions.
 func expectPast(t *testing.T, pick func(*testing.T, *routed) way) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, false)
@@ -387,7 +388,7 @@ func TestWhatHasNoPlainWayMeetsNetfilter(t *testing.T) {
 			ask(t, r.pod, "udp", to, "5353", "")
 			ask(t, r.client, "tcp", outsideAt[i], "80", "")
 			r.expectSeen(t, "what has one", false)
-			// none of its packets come later
+			// after this, none of its packets are still on their way
 			ask(t, r.pod, "udp", []string{"198.18.2.5", "fd42:1:0:2::5"}[i], "5353", "")
 			r.expectSeen(t, "a pod of another node", true)
 			r.expectCounted(t, seen, r.pod, net.Dialer{}, "udp",
@@ -419,7 +420,7 @@ func TestWhatHasNoPlainWayMeetsNetfilter(t *testing.T) {
 		r.expectCounted(t, seen, r.pod, net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(local),
 			Zone: "p0"}}, "udp", otherAt[1], "5353")
 
-		// These come last: the pod itself chooses them where they are nearer.
+		// These addresses come last, because the pod chooses them as its source if they are nearer.
 		for _, source := range []string{"198.18.3.7", "198.19.7.7", "fd42:1:0:3::7", "fd42:9::77"} {
 			a := netip.MustParseAddr(source)
 			nettest.AddAddr(t, r.pod, "p0", netip.PrefixFrom(a, a.BitLen()))
@@ -455,8 +456,8 @@ func TestSendersAreToldThatHopsAreUsedUp(t *testing.T) {
 	})
 }
 
-// TestHostPortsReachPodsOfTheirNode: netfilter redirects packets for the host to a pod, and must
-// see that pod's answers to another pod. Connections that the two had open before go on.
+// TestHostPortsReachPodsOfTheirNode has netfilter redirect packets for the host to a pod. Netfilter
+// must then see that pod's answers to another pod. Earlier connections of the two pods continue.
 func TestHostPortsReachPodsOfTheirNode(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)

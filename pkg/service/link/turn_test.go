@@ -28,8 +28,8 @@ func TestClientsThatAreBalancersReachAPodPastNetfilter(t *testing.T) {
 }
 
 // TestServicesAnswerByTheirAddressPastNetfilter has both ends translated by the program of one
-// link. An answer from an address to which the pod did not connect does not count. Packets are sent
-// into pods once, and to pods by the host's end once.
+// link. The test does not accept an answer from an address to which the pod did not connect.
+// Packets are sent into pods once, and to pods by the host's end once.
 func TestServicesAnswerByTheirAddressPastNetfilter(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)
@@ -50,7 +50,7 @@ func TestServicesAnswerByTheirAddressPastNetfilter(t *testing.T) {
 	})
 }
 
-// answered returns the pods' links by which answers came, for flows in the table.
+// answered returns the pods' links by which answers of the table's flows came in.
 func (r *routed) answered(t *testing.T) map[uint32]bool {
 	t.Helper()
 	const forward = 1 // FLOW_FORWARD of bpf/lib/service/flow.h: another meaning

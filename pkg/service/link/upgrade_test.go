@@ -22,12 +22,12 @@ import (
 
 // TestFlowsOutliveTheirTable restarts and upgrades the daemon while a client outside has flows
 // through NodePorts of the host. One flow goes to the host's pod, which sees the client. One goes
-// to a pod behind the tunnel, which sees the host, with a port that no other flow has. All flows go
-// on, and no backend sees another port.
+// to a pod behind the tunnel, which sees the host, with a port that no other flow has. All flows
+// continue, and no backend sees another port.
 func TestFlowsOutliveTheirTable(t *testing.T) {
 	for name, next := range map[string]struct {
 		flows uint32
-		other bool // instructions
+		other bool // whether the programs have other instructions
 		did   string
 	}{
 		"same programs":         {flows: 1024},
@@ -103,7 +103,7 @@ func TestUpgradeThatIsKilled(t *testing.T) {
 			expectGoOn(t, fmt.Sprintf("after %d places", done), flows)
 			l.reopen(t, entries, false)
 			if changed := l.attach(t); len(changed) != places-done {
-				t.Errorf("after %d of %d places the rest was %v", done, places, changed)
+				t.Errorf("after %d of %d places AttachLinks changed %v", done, places, changed)
 			}
 			expectGoOn(t, fmt.Sprintf("after %d places and the rest", done), flows)
 		}
@@ -175,7 +175,7 @@ func (l *linked) addFar(t *testing.T) {
 				done <- struct{}{}
 				return
 			}
-			_, _ = to.Write(buf[:n]) // as a network that may lose it
+			_, _ = to.Write(buf[:n]) // errors are ignored, because a network may lose packets too
 		}
 	}
 
@@ -238,7 +238,8 @@ func tellSource(t *testing.T, ns *nettest.NS) {
 		return nil
 	})
 
-	// The last packets of the client may be lost with the tunnel, so these close as well.
+	// The client's last packets may be lost with the tunnel, so the test closes these connections
+	// too.
 	var mu sync.Mutex
 	var conns []net.Conn
 	t.Cleanup(func() {
@@ -321,8 +322,7 @@ func expectGoOn(t *testing.T, when string, flows []flow) {
 	}
 }
 
-// knownFlows returns what the flow tables have: the address and the port of each entry, by its
-// key.
+// knownFlows returns the address and the port of each entry of the flow tables, by its key.
 func (l *linked) knownFlows(t *testing.T) map[string]string {
 	t.Helper()
 	all := make(map[string]string)

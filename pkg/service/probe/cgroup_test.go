@@ -9,7 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// A container without the node's tree gets an error, and nothing is attached to its own part.
+// In a container that does not see the node's tree, CgroupOf returns an error, so nothing is
+// attached to the container's own part.
 func TestPartOfTheTreeOfCgroups(t *testing.T) {
 	group := nettest.NewCgroup(t)
 	if err := wholeTree(group); !errors.Is(err, errPartOfTree) ||
@@ -42,7 +43,7 @@ func TestFindCgroup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := findCgroup(c.mounts, func(path string) bool { return path != c.whole })
 			if got != c.want || errors.Is(err, ErrNoCgroup) != (c.want == "") {
-				t.Errorf("%q, %v, want %q", got, err, c.want)
+				t.Errorf("mount point %q, %v, want %q", got, err, c.want)
 			}
 		})
 	}

@@ -48,7 +48,7 @@ func until(t *testing.T, said <-chan bool, up bool) time.Duration {
 				return time.Since(began)
 			}
 		case <-late:
-			t.Fatalf("the prober does not say %t", up)
+			t.Fatalf("the prober does not report up as %t", up)
 		}
 	}
 }
@@ -65,7 +65,8 @@ func TestProbeOfAServerThatEnds(t *testing.T) {
 	}
 }
 
-// A server that is too busy to answer pings may still shake hands: it is not up and down by turns.
+// A server that is too busy to answer pings may still complete handshakes. It must not alternate
+// between up and down.
 func TestProbeOfAServerThatOnlyShakesHands(t *testing.T) {
 	certified := httptest.NewUnstartedServer(nil)
 	certified.StartTLS()
@@ -97,15 +98,15 @@ func TestProbeOfAServerThatOnlyShakesHands(t *testing.T) {
 		select {
 		case up := <-said:
 			if up {
-				t.Error("a server that answers no ping is up")
+				t.Error("a server that does not answer pings is up")
 			}
 		case <-time.After(10 * time.Second):
-			t.Fatal("the prober says nothing")
+			t.Fatal("the prober reports nothing")
 		}
 	}
 }
 
-// A machine that is gone answers nothing, and ends no connection.
+// A machine that disappears neither answers nor ends connections.
 func TestProbeOfAServerThatFallsSilent(t *testing.T) {
 	addr, freeze, _ := probertest.Serve(t, true, http.NotFound)
 	said := probing(t, addr)
@@ -113,14 +114,14 @@ func TestProbeOfAServerThatFallsSilent(t *testing.T) {
 	freeze()
 	took := until(t, said, false)
 	t.Logf("a silent server was found out after %v", took)
-	// the machine that tests may be slow; by itself it is their sum
+	// without the allowance for a slow test machine, it is the sum of the two
 	if took > LeastPing+pingLimit+2*time.Second {
-		t.Errorf("that took %v", took)
+		t.Errorf("finding a silent server took %v", took)
 	}
 }
 
-// While a server is silent, the SYN of each connect is new: one of the kernel's own would come a
-// second after the first, and the probe would connect every 2.5 s.
+// While a server is silent, each connect sends a new SYN. If the probe waited for the kernel's
+// retransmission after a second, it would connect only every 2.5 s.
 func TestSilentServersGetNewSYNs(t *testing.T) {
 	t.Parallel()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -158,7 +159,7 @@ func TestSilentServersGetNewSYNs(t *testing.T) {
 	<-done
 }
 
-// A probe looks for the addresses in the certificate, and only in one that is verified.
+// A probe looks for the addresses in the certificate only if the certificate is verified.
 func TestProbesReadNames(t *testing.T) {
 	// Its certificate names 127.0.0.1 and ::1.
 	addr, _, _ := probertest.Serve(t, true, http.NotFound)
@@ -192,7 +193,8 @@ func TestProbesReadNames(t *testing.T) {
 	}
 }
 
-// Each socket of a probe has its mark before it connects: programs read it then.
+// Each socket of a probe has its mark before it connects, because programs read the mark at
+// connect.
 func TestProbesAreMarked(t *testing.T) {
 	nettest.NeedCapability(t, unix.CAP_NET_ADMIN, "sets SO_MARK")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
