@@ -83,6 +83,7 @@ func TestServedVersionsOfClusterPolicies(t *testing.T) {
 		version("v1", true)))
 	c, sink := startPolicies(t, f)
 	nettest.Until(t, 10*time.Second, "problem", func() bool { return hasProblem(c, problem) })
+	sink.wait(t, "failing", func() bool { return len(sink.failing) > 0 })
 	sink.do(func() {
 		if sink.listed != 0 || !slices.Equal(sink.failing, []bool{true}) {
 			t.Errorf("listed %d, failing %v", sink.listed, sink.failing)
@@ -98,9 +99,10 @@ func TestServedVersionsOfClusterPolicies(t *testing.T) {
 
 	f.put(definitionsPath, servedVersions(version("v1beta1", true), version("v1", true)))
 	nettest.Until(t, 10*time.Second, "problem again", func() bool { return hasProblem(c, problem) })
+	sink.wait(t, "failing again", func() bool { return sink.failing[len(sink.failing)-1] })
 	sink.do(func() {
-		if len(sink.cluster) != 1 || !sink.failing[len(sink.failing)-1] {
-			t.Errorf("policies %v, failing %v", sink.cluster, sink.failing)
+		if len(sink.cluster) != 1 {
+			t.Errorf("policies %v", sink.cluster)
 		}
 	})
 	f.remove(definitionsPath, object.ClusterPolicies.What)

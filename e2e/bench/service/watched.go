@@ -4,10 +4,15 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/cilium/ebpf"
+
+	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/peer"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
@@ -38,12 +43,40 @@ type written struct {
 	err             error
 }
 
+// pinGuardMaps pins in dir, which it makes, the guard's maps that the programs at sockets use. No
+// guard is open here.
+func pinGuardMaps(dir string) error {
+	if err := bpfobj.MakeDir(dir); err != nil {
+		return err
+	}
+	spec, err := bpf.LoadServiceSocket()
+	if err != nil {
+		return err
+	}
+	for name, m := range spec.Maps {
+		if strings.HasPrefix(name, bpfmaps.PinPrefix) || strings.HasPrefix(name, ".") {
+			continue
+		}
+		made, err := ebpf.NewMap(m)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(made.Pin(filepath.Join(dir, name)), made.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // newWatched makes a table with the default limits, pinned in dir, and starts the packages that
 // maintain it. config is the path of the kubeconfig that it writes. The caller must close the
 // result also after an error.
 func newWatched(ctx context.Context, dir, config string,
 	plan []peer.Object) (w *watched, err error) {
 	w = &watched{writes: make(chan written, 2*oursChanges), end: func() {}}
+	if err := pinGuardMaps(dir); err != nil {
+		return w, err
+	}
 	if w.table, err = openTable(bpfmaps.Config{Dir: dir, Limits: service.DefaultLimits}); err != nil {
 		return w, err
 	}
