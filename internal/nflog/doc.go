@@ -2,12 +2,12 @@
 // (linux/netfilter/nfnetlink_log.h), and reads their headers.
 //
 // It promises:
-//   - Only the headers of a packet leave the package. The rest of the bytes is dropped here.
-//   - Bytes that a pod chose never lead to more than a Packet without addresses.
-//   - A slow receiver loses packets. It delays none.
+//   - Only the headers of a packet leave the package. The payload is discarded here.
+//   - Malformed bytes of a pod yield at worst a Packet without addresses.
+//   - A slow receiver loses samples. It never delays packets.
 //
-// A group has one listener in a network namespace. Without a listener, rules that log cost what
-// their conditions cost.
+// A group has at most one listener per network namespace. Without a listener, a rule that logs
+// costs only the evaluation of its conditions.
 //
 // Start with Open, then ReadHeaders.
 package nflog

@@ -7,23 +7,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Headers are what is kept of a packet. The zero value means that nothing could be read.
+// Headers holds the header fields of a packet. The zero value means that no IP header could be
+// read.
 type Headers struct {
 	Src, Dst netip.Addr
-	// Proto is the protocol behind the IP header, or behind the extension headers of IPv6 that
+	// Proto is the protocol after the IP header and, in IPv6, after the extension headers that
 	// could be read.
 	Proto uint8
 	// SrcPort and DstPort are the ports of TCP, UDP and SCTP. They are 0 in later fragments.
 	SrcPort, DstPort uint16
-	// Length is the length of the packet in bytes, as its IP header has it.
+	// Length is the length of the packet in bytes, from the IP header.
 	Length int
 }
 
 // Sizes of headers: RFC 791 section 3.1, RFC 8200 section 3.
 const minHeader4, header6 = 20, 40
 
-// ReadHeaders reads a packet that begins with its IP header and may be cut off. It reports whether
-// there is an IP header.
+// ReadHeaders reads the headers of a packet. The packet begins with its IP header and may be
+// truncated. ok reports whether it has an IP header.
 func ReadHeaders(packet []byte) (h Headers, ok bool) {
 	if len(packet) == 0 {
 		return h, false

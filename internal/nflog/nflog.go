@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Packet is what a rule logged about a packet.
+// Packet is the log message of a rule about one packet.
 type Packet struct {
-	// Prefix is the prefix of the rule.
+	// Prefix is the log prefix of the rule.
 	Prefix string
 	// Hook is the hook of netfilter, NF_INET_….
 	Hook byte
-	// In and Out are the indexes of the links by which the packet came in and would have left. 0
-	// means that it has none.
+	// In and Out are the indexes of the links on which the packet arrived and would have left. 0
+	// means that there is no such link.
 	In, Out int
-	// Headers are zero if they cannot be read.
+	// Headers is zero if the packet's headers cannot be read.
 	Headers
 }
 
@@ -35,22 +35,22 @@ const (
 	genericSize, hookOfPacket = 4, 2 // struct nfgenmsg; hook in struct nfulnl_msg_packet_hdr
 )
 
-// waitingSize bounds the bytes of packets that wait for the receiver. The kernel counts a page for
+// waitingSize is the size of the socket's receive buffer in bytes. The kernel charges a page for
 // each packet.
 const waitingSize = 1 << 20
 
-// Conn is the listener of a group. Close it at the end.
+// Conn listens to a group. The caller must close it.
 type Conn struct{ conn *netlink.Conn }
 
-// Open opens the listener of a group in the calling thread's network namespace. Rules decide how
-// many bytes of a packet it gets, snaplen at most. Only one listener of a group can exist; the
-// error of a second one matches unix.EPERM.
+// Open listens to a group in the calling thread's network namespace. snaplen is the maximum
+// number of bytes that it receives of each packet; a rule may send fewer. If the group already has
+// a listener, the error matches unix.EPERM.
 func Open(group uint16, snaplen uint32) (*Conn, error) {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return nil, fmt.Errorf("listen to nflog: %w", err)
 	}
-	// A slow listener misses packets, and gets no error for it.
+	// A slow listener misses packets without an error.
 	err = errors.Join(c.SetOption(netlink.NoENOBUFS, true), c.SetReadBuffer(waitingSize))
 	if err == nil {
 		err = bind(c, group, snaplen)
@@ -66,7 +66,7 @@ func bind(c *netlink.Conn, group uint16, snaplen uint32) error {
 	e := netlink.NewAttributeEncoder()
 	e.Bytes(configCommand, []byte{commandBind})
 	e.Bytes(configMode, append(binary.BigEndian.AppendUint32(nil, snaplen), copyPacket, 0))
-	// One packet per message: the end of a batch may look like an error.
+	// Receive one packet per message, because the end of a batch may look like an error.
 	e.Bytes(configThreshold, binary.BigEndian.AppendUint32(nil, 1))
 	attributes, err := e.Encode()
 	if err != nil {
@@ -79,7 +79,7 @@ func bind(c *netlink.Conn, group uint16, snaplen uint32) error {
 	return err
 }
 
-// Receive waits for packets. It leaves out messages that it cannot read.
+// Receive waits for packets and returns them. It ignores messages that it cannot read.
 func (c *Conn) Receive() (packets []Packet, err error) {
 	messages, err := c.conn.Receive()
 	if err != nil {
@@ -96,10 +96,10 @@ func (c *Conn) Receive() (packets []Packet, err error) {
 	return packets, nil
 }
 
-// Close closes the listener. A Receive that waits returns.
+// Close closes the listener. A blocked Receive then returns an error.
 func (c *Conn) Close() error { return c.conn.Close() }
 
-// read reads a message about a packet, with the header of netfilter.
+// read parses a message about one packet. The message begins with a struct nfgenmsg.
 func read(message []byte) (p Packet, ok bool) {
 	if len(message) < genericSize {
 		return p, false
