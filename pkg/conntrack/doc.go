@@ -1,24 +1,24 @@
 // Package conntrack keeps one pod from filling the node's table of tracked connections. All pods of
-// a node share the table, and while it is full the kernel drops what opens a connection, of every
-// pod.
+// a node share the table. While it is full, the kernel drops the first packet of each new
+// connection, regardless of the pod.
 //
-// A Limiter reads how many entries the table has, which is one number, twice a second. Only while
-// that is more than one pod may open, it reads the table and counts the entries that each pod
-// opened, in both address families together. A pod beyond the limit opens no more until it is below
-// nine tenths of it:
+// Twice a second, a Limiter reads the number of entries of the table. Only while the number exceeds
+// the limit of one pod does it read the table and count the entries that each pod opened, over both
+// address families. A pod above the limit cannot open connections until its entries fall to nine
+// tenths of the limit:
 //
 //	pod ─► conntrack (-200) ─► kubeveil_limit (-150): first packet, source in @pods4: count, drop
 //
 // It promises:
-//   - Without a pod beyond the limit there is no table and no rule: a connection costs nothing.
-//   - A pod beyond it loses no connection that it has, and no other pod loses anything.
+//   - While no pod is above the limit, there is no nftables table, so connections cost nothing.
+//   - A pod above the limit keeps its connections, and other pods are not affected.
 //   - The limit follows nf_conntrack_max.
-//   - It stays in force while no Limiter runs, and until the next one has counted.
-//   - What the pods opened is shown without reading the table more than a tenth of the time.
+//   - The limit stays in force after a Limiter ends, until the next Limiter has counted.
+//   - Showing the entries of each pod reads the table for at most a tenth of the time.
 //
-// Between two readings a pod may exceed the limit by what it opens in that time.
+// Between two readings, a pod can open more connections than the limit allows.
 //
-// A Feature (feature.go) is the Limiter as the agent drives it.
+// A Feature (feature.go) adapts the Limiter to the agent.
 //
 // Start reading at Limiter.step, then tracked.
 package conntrack

@@ -10,21 +10,20 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Feature is a Limiter of the pods that have records, as the agent drives it. Make it with
-// NewFeature.
+// Feature adapts a Limiter of the pods that have records to the agent. Make it with NewFeature.
 type Feature struct {
 	feature.None
 	limiter *Limiter
 }
 
-// NewFeature returns a Feature with the limit of LimiterConfig.Limit for the pods that have records
-// in paths.
+// NewFeature returns a Feature for the pods that have records in paths. limit means the same as
+// LimiterConfig.Limit.
 func NewFeature(limit int, paths pod.Paths, log *slog.Logger) *Feature {
 	pods := func() ([]Pod, error) { return attachedPods(paths) }
 	return &Feature{limiter: New(LimiterConfig{Limit: limit, Pods: pods, Log: log})}
 }
 
-// attachedPods returns the pods of this node by their records.
+// attachedPods returns the pods of this node that have records.
 func attachedPods(paths pod.Paths) (pods []Pod, err error) {
 	records, err := paths.List()
 	for _, r := range records {
@@ -35,7 +34,7 @@ func attachedPods(paths pod.Paths) (pods []Pod, err error) {
 		pods = append(pods, Pod{Name: name, Addrs: r.Addrs})
 	}
 	if len(pods) > 0 {
-		return pods, nil // A record that cannot be read limits no other pod.
+		return pods, nil // An unreadable record must not prevent the limit of other pods.
 	}
 	return nil, err
 }
@@ -46,7 +45,7 @@ func (f *Feature) Run(ctx context.Context) error { return f.limiter.Run(ctx) }
 // Drops returns how many packets were dropped, by reason.
 func (f *Feature) Drops() (map[string]uint64, error) { return f.limiter.Drops() }
 
-// Status adds the tracked connections. It adds nothing without a limit.
+// Status sets s.Connections, unless there is no limit.
 func (f *Feature) Status(s *telemetry.Status) {
 	now := f.limiter.Status()
 	if now.Limit == 0 {

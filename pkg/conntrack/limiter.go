@@ -18,7 +18,7 @@ import (
 
 // Pod is a pod of the node.
 type Pod struct {
-	// Name is its namespace/name, or how else people find it.
+	// Name is namespace/name, or another name by which people find the pod, such as its link.
 	Name  string
 	Addrs []netip.Addr
 }
@@ -28,13 +28,13 @@ type LimiterConfig struct {
 	// Limit is the number of entries that one pod may have opened. Zero means no limit, and a
 	// negative number means a tenth of the table.
 	Limit int
-	// Pods returns the pods of the node. It is called only when the table is read or shown, by
-	// several goroutines.
+	// Pods returns the pods of the node. Several goroutines call it, only when the table is read or
+	// shown.
 	Pods func() ([]Pod, error)
 	Log  *slog.Logger
 }
 
-// Usage is the number of entries that a pod opened.
+// Usage is the number of tracked connections that a pod opened.
 type Usage struct {
 	Pod     string `json:"pod"`
 	Entries int    `json:"entries"`
@@ -46,9 +46,9 @@ type Status struct {
 	Entries int `json:"entries"`
 	Max     int `json:"max"`
 	Limit   int `json:"limit"`
-	// Limited are the pods that open no connection now, sorted by name.
+	// Limited holds the pods that cannot open connections now, sorted by name.
 	Limited []Usage `json:"limited,omitempty"`
-	// Dropped are packets of these and earlier such pods, since the Limiter began.
+	// Dropped counts the packets that the limit dropped since the Limiter began.
 	Dropped uint64 `json:"dropped"`
 }
 
@@ -56,35 +56,36 @@ type Status struct {
 type Limiter struct {
 	o       LimiterConfig
 	tracked tracked
-	// limited are the addresses that the table has, by pod.
+	// limited holds the addresses in the nftables table, keyed by pod.
 	limited map[string][]netip.Addr
-	// inherited are the addresses that an earlier Limiter left limited; nil once they were judged.
+	// inherited holds the limited addresses in the table of an earlier Limiter. It is nil after the
+	// first decision.
 	inherited map[netip.Addr]bool
 
-	// unsampled reports whether the kernel cannot sample packets, once tried.
+	// unsampled reports whether the kernel cannot sample packets. It is valid if tried is set.
 	unsampled, tried bool
 
 	mu    sync.Mutex
 	shown Status
-	// earlier counts what tables before this one dropped. Only Run changes it.
+	// earlier counts the packets that deleted tables dropped. Only Run changes it.
 	earlier uint64
 }
 
-// New returns a Limiter that has not begun.
+// New returns a Limiter. It limits nothing before Run.
 func New(o LimiterConfig) *Limiter { return &Limiter{o: o, limited: map[string][]netip.Addr{}} }
 
 const (
-	// every is the interval at which the number of entries is read.
+	// every is the interval between reads of the number of entries.
 	every = 500 * time.Millisecond
-	// pauses is the pause before the next reading, as a multiple of the time that a reading took.
+	// pauses is the pause after a reading of the table, as a multiple of the reading's duration.
 	pauses = 10
-	// shownFor is for how long a reading is shown before the table is read again only to show it.
+	// shownFor is the age below which a reading is shown without reading the table again.
 	shownFor = 10 * time.Second
 )
 
-// Run limits pods until ctx ends, on a thread of their node's network namespace. What is in force
-// stays when it ends, and the next Run goes on from it: a pod beyond the limit opens nothing
-// between the two.
+// Run limits pods until ctx ends. Its thread must be in the node's network namespace. The limit
+// stays in force when Run ends, and the next Run continues from it. So between the two, a limited
+// pod cannot open connections.
 func (l *Limiter) Run(ctx context.Context) error {
 	begin := l.inherit
 	if l.o.Limit == 0 {
@@ -116,7 +117,7 @@ func (l *Limiter) Run(ctx context.Context) error {
 	}
 }
 
-// Status returns what was found last. Any goroutine may call it.
+// Status returns the state after the last reading. Any goroutine may call it.
 func (l *Limiter) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,7 +126,8 @@ func (l *Limiter) Status() Status {
 	return s
 }
 
-// step reads how full the table is, and limits pods by that.
+// step reads the number of entries. If a pod may be above the limit, it also reads the table and
+// limits pods.
 func (l *Limiter) step(now time.Time) error {
 	entries, err := sysctl.ReadNumber("netfilter/nf_conntrack_count")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -162,7 +164,7 @@ func (l *Limiter) step(now time.Time) error {
 	return l.limit(decide(pods, opened, limit, l.limited))
 }
 
-// limitOf returns the limit of a pod where the table has room for size entries; 0 means no limit.
+// limitOf returns the limit of a pod for a table of size entries. 0 means no limit.
 func limitOf(configured, size int) int {
 	if configured < 0 {
 		return max(size/10, 1)
@@ -170,14 +172,14 @@ func limitOf(configured, size int) int {
 	return configured
 }
 
-// decided is a pod that is limited and what it opened.
+// decided is a pod to limit.
 type decided struct {
 	Usage
 	addrs []netip.Addr
 }
 
-// decide returns the pods that may open no connection: those beyond the limit, and those that were
-// limited and are not below nine tenths of it. It is pure.
+// decide returns the pods to limit, sorted by name: pods with more than limit entries, and limited
+// pods with more than nine tenths of limit. It is pure.
 func decide(pods []Pod, opened map[netip.Addr]int, limit int,
 	limited map[string][]netip.Addr) (out []decided) {
 	if limit == 0 {
@@ -197,7 +199,7 @@ func decide(pods []Pod, opened map[netip.Addr]int, limit int,
 	return out
 }
 
-// limit brings a decision in force and shows it.
+// limit limits exactly these pods, and updates Status.
 func (l *Limiter) limit(pods []decided) error {
 	addrs := map[string][]netip.Addr{}
 	var shown []Usage

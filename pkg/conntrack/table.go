@@ -13,11 +13,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
-// DropReason is the counter of first packets of pods beyond the limit.
+// DropReason names the drop reason of packets that would open a connection above the limit.
 const DropReason = "pod_connections"
 
-// priority is behind conntrack (-200) and in front of destination NAT (-100): the packet has the
-// pod's address and no entry yet.
+// priority lies between conntrack (-200) and destination NAT (-100). There, the packet still has
+// the pod's address, and its connection has no confirmed entry yet.
 const priority = -150
 
 var sets = []struct {
@@ -26,10 +26,10 @@ var sets = []struct {
 	key   nftables.SetDatatype
 }{{"pods4", nft.Source4, nftables.TypeIPAddr}, {"pods6", nft.Source6, nftables.TypeIP6Addr}}
 
-// isPods reports whether a set of the table has addresses of pods.
+// isPods reports whether the set with this name holds addresses of pods.
 func isPods(set string) bool { return set == sets[0].name || set == sets[1].name }
 
-// plan returns the table that limits pods with these addresses, and samples what it drops.
+// plan returns the table that limits pods with these addresses and samples the packets it drops.
 func plan(limited map[string][]netip.Addr) *nft.Table {
 	t := &nft.Table{Name: abi.NFTLimitTable}
 	chains.AddDrops(t, DropReason)
@@ -52,13 +52,13 @@ func plan(limited map[string][]netip.Addr) *nft.Table {
 	return t
 }
 
-// isNew matches first packets of connections.
+// isNew returns a condition that matches packets of conntrack state "new".
 func isNew() nft.Rule {
 	load := &expr.Ct{Register: 1, Key: expr.CtKeySTATE}
 	return nft.Bits(load, expr.CtStateBitNEW, nft.Neq, 0)
 }
 
-// write brings the limit of these pods in force; without any the table goes.
+// write limits exactly these pods. If limited is empty, it deletes the table.
 func (l *Limiter) write(limited map[string][]netip.Addr) error {
 	if len(limited) > 0 {
 		if err := l.put(plan(limited)); err != nil {
@@ -81,8 +81,8 @@ func (l *Limiter) write(limited map[string][]netip.Addr) error {
 	return nil
 }
 
-// put makes the kernel's table like t. It keeps the shares and limits of samples where the rules
-// stay. A kernel that cannot sample only counts.
+// put makes the kernel's table equal to t. Rules that stay keep their sampling state. If the kernel
+// cannot sample packets, the rules only count.
 func (l *Limiter) put(t *nft.Table) error {
 	if !l.tried {
 		l.unsampled, l.tried = chains.SampleProbe().Try() != nil, true
@@ -100,8 +100,8 @@ func (l *Limiter) put(t *nft.Table) error {
 	return nil
 }
 
-// Drops returns how many packets were dropped, by reason. Any goroutine in the node's network
-// namespace may call it while Run does.
+// Drops returns how many packets the limit dropped, by reason. Any goroutine in the node's network
+// namespace may call it, also during Run.
 func (l *Limiter) Drops() (map[string]uint64, error) {
 	counts, err := nft.Counters(abi.NFTLimitTable)
 	if err != nil {
@@ -112,20 +112,21 @@ func (l *Limiter) Drops() (map[string]uint64, error) {
 	return map[string]uint64{DropReason: l.earlier + counts[DropReason]}, nil
 }
 
-// dropped returns how many packets were dropped since the Limiter began, or before by a table that
-// it found.
+// dropped returns how many packets the limit dropped since the Limiter began, and before by the
+// table that it found.
 func (l *Limiter) dropped() (uint64, error) {
 	dropped, err := l.tracked.dropped(abi.NFTLimitTable)
 	return l.earlier + dropped, err
 }
 
-// inherit notes the addresses that are limited. They stay so until the first reading.
+// inherit reads the limited addresses from the kernel's table into l.inherited. They stay limited
+// until the first reading.
 func (l *Limiter) inherit() error {
 	found, err := nft.Sets(abi.NFTLimitTable, isPods)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	l.inherited = map[netip.Addr]bool{} // The first reading replaces it in any case.
+	l.inherited = map[netip.Addr]bool{} // Not nil, so that the first reading writes the table.
 	for _, s := range found {
 		for _, e := range s.Elements {
 			if a, ok := netip.AddrFromSlice([]byte(e.Key)); ok {
@@ -136,5 +137,6 @@ func (l *Limiter) inherit() error {
 	return err
 }
 
-// Remove removes the limit of all pods, and reports whether there was one. No Limiter must run.
+// Remove removes the limit of all pods, and reports whether a limit was in force. No Limiter may be
+// running.
 func Remove() (bool, error) { return nft.Delete(abi.NFTLimitTable) }

@@ -12,31 +12,35 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// tracked reads the table of tracked connections, at most a tenth of the time, by a socket that stays
-// open: to close one would hold up transactions of nftables, see nfnl. The zero value is ready.
+// tracked reads the table of tracked connections, for at most a tenth of the time. Its socket stays
+// open, because closing a socket would delay nftables transactions (see package nfnl). The zero
+// value is ready for use.
 type tracked struct {
-	mu     sync.Mutex
-	conn   *nft.Conn // nil until it is needed
+	mu   sync.Mutex
+	conn *nft.Conn // nil until it is needed
+	// opened is the result of the last reading: the number of entries that each address opened.
 	opened map[netip.Addr]int
-	// at is the time at which opened was read, and next the time from which it may be read again.
+	// at is the time of the last reading, and next the earliest time of the next one.
 	at, next time.Time
 }
 
-// mayRead reports whether the last reading is long enough ago.
+// mayRead reports whether the pause after the last reading is over.
 func (t *tracked) mayRead(now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !now.Before(t.next)
 }
 
-// read returns how many entries each address opened. The map is not changed later.
+// read reads the table and returns how many entries each address opened. The map is not changed
+// later.
 func (t *tracked) read(now time.Time) (map[netip.Addr]int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.readLocked(now)
 }
 
-// recent is read, or what was read less than shownFor ago.
+// recent returns the last result if it is younger than shownFor or the table may not be read yet.
+// Otherwise it reads the table.
 func (t *tracked) recent(now time.Time) (map[netip.Addr]int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,7 +84,7 @@ func (t *tracked) openLocked() (c *nft.Conn, err error) {
 	return t.conn, err
 }
 
-// dropped returns what the counter of the limit counted.
+// dropped returns the drop counter of the nftables table called limit.
 func (t *tracked) dropped(limit string) (uint64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,12 +112,12 @@ func (t *tracked) closeLocked() {
 	}
 }
 
-// Opened returns how many entries each pod opened, without pods that opened none, the most first.
-// The numbers are at most 10 s old, or as old as it takes to read the table in a tenth of the time.
-// Any goroutine in the node's network namespace may call it while Run does.
+// Opened returns how many entries each pod opened, sorted from most to least. Pods without entries
+// are left out. The numbers are at most 10 s old, or older if reading the table takes longer than
+// 1 s. Any goroutine in the node's network namespace may call it, also during Run.
 func (l *Limiter) Opened() ([]Usage, error) {
 	if l.Status().Max == 0 {
-		return nil, nil // The kernel tracks no connection, or Run has not looked yet.
+		return nil, nil // The kernel tracks no connections, or Run has not read the table size yet.
 	}
 	pods, err := l.o.Pods()
 	if err != nil {
