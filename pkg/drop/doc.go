@@ -7,15 +7,16 @@
 //	counters of all drops ───────────► tally: how many have no sample
 //
 // It promises:
-//   - A packet that is not dropped costs nothing.
+//   - Packets that are not dropped cost nothing.
 //   - Only headers are kept, of at most Size packets.
-//   - A pod whose packets are often dropped does not push out the samples of others.
+//   - A pod with many dropped packets does not displace the samples of other pods.
 //   - Every packet that was dropped since the Feature began has a sample or counts as skipped.
 //
-// It refuses to decide anything: without the kernel's log, veild works as before, and its page says
-// why there are no samples.
+// It never changes which packets are dropped. Without nflog, veild works as before, and the page
+// contains the reason why there are no samples.
 //
-// A source address names a pod only if the pod's own link, or a tunnel, vouches for it.
+// A source address is attributed to a pod only if the packet came from the pod's own link or from
+// a tunnel.
 //
 // Start with Feature.Sampled.
 package drop

@@ -21,24 +21,25 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// retry is how soon the Feature tries again to listen.
+// retry is the pause before the Feature tries again to listen.
 const retry = 30 * time.Second
 
-// FeatureConfig holds what a Feature is made from.
+// FeatureConfig configures a Feature.
 type FeatureConfig struct {
 	// Reasons are the names of all drop reasons that samples may have.
 	Reasons []string
-	// Counters returns how many packets were dropped, by reason, in a map of its own. It may have
-	// other counters too.
+	// Counters returns a new map with the number of dropped packets by reason. The map may also
+	// contain other counters.
 	Counters func() (map[string]uint64, error)
-	// Ring has the samples that BPF programs write. The zero value means that none do.
+	// Ring receives the samples of BPF programs. The zero value means that no program writes
+	// samples.
 	Ring  sample.Ring
 	Paths pod.Paths
 	Log   *slog.Logger
 }
 
-// Feature samples dropped packets, as the agent drives it. Make it with NewFeature. Sampled may be
-// called at any time from any goroutine.
+// Feature samples dropped packets for the agent. Make it with NewFeature. Sampled may be called at
+// any time from any goroutine.
 type Feature struct {
 	feature.None
 	o     FeatureConfig
@@ -47,27 +48,29 @@ type Feature struct {
 
 	mu    sync.Mutex // guards the fields below
 	names names
-	// stop releases what names.find uses.
+	// stop closes the socket of names.find. It is nil if names.find is.
 	stop func()
-	// listener is nil while nothing is received, because of problem.
+	// listener is nil while nothing is received from nflog; problem is then the reason.
 	listener *nflog.Conn
 	problem  error
-	since    time.Time
-	// ringProblem is why the ring of programs is not read.
+	// since is when listener was opened; zero without a listener.
+	since time.Time
+	// ringProblem is the reason why the ring of BPF programs is not read; nil if it is read.
 	ringProblem error
-	// waited counts the samples of programs that waited for this Feature.
+	// waited counts the samples in the ring that are older than since.
 	waited uint64
 }
 
 // NewFeature returns a Feature that receives nothing yet.
 func NewFeature(o FeatureConfig) *Feature {
-	// The numbers of one veild are above those of the veild before, and exact in JSON.
+	// Microseconds make the numbers larger than those of the previous veild, and exact in JSON.
 	first := uint64(time.Now().UnixMicro())
 	return &Feature{o: o, ring: NewRing(Size, first), names: names{paths: o.Paths},
 		problem: errors.New("veild has not begun to listen")}
 }
 
-// Begin begins to listen to the kernel. Without success veild works on, and Run tries again.
+// Begin starts to listen to nflog. It never returns an error: if it cannot listen, it logs the
+// reason, and Run tries again.
 func (f *Feature) Begin() error {
 	if err := f.listen(); err != nil {
 		f.o.Log.Warn("dropped packets are counted and not sampled", "error", err)
@@ -75,7 +78,8 @@ func (f *Feature) Begin() error {
 	return nil
 }
 
-// listen opens the listener.
+// listen opens the listener and begins to compare counters with samples. It records its error in
+// f.problem.
 func (f *Feature) listen() (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,7 +114,7 @@ func (f *Feature) Run(ctx context.Context) error {
 	return f.listenOn(ctx)
 }
 
-// listenOn receives from the kernel's log until ctx ends.
+// listenOn receives from nflog until ctx ends. It reopens a listener that failed.
 func (f *Feature) listenOn(ctx context.Context) error {
 	for {
 		if c := f.open(); c != nil {
@@ -125,7 +129,7 @@ func (f *Feature) listenOn(ctx context.Context) error {
 			return ctx.Err()
 		case <-time.After(retry):
 		}
-		_ = f.listen() // Begin or the end of receive has logged why not.
+		_ = f.listen() // Begin, or the warning above, has logged the problem.
 	}
 }
 
@@ -135,14 +139,14 @@ func (f *Feature) open() *nflog.Conn {
 	return f.listener
 }
 
-// ended notes that the listener is closed.
+// ended records that the listener was closed because of err.
 func (f *Feature) ended(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.listener, f.problem, f.since = nil, err, time.Time{}
 }
 
-// receive receives from c, and closes it at the end.
+// receive keeps the samples that c receives, until ctx ends or c fails. It closes c.
 func (f *Feature) receive(ctx context.Context, c *nflog.Conn) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer func() {
@@ -161,8 +165,9 @@ func (f *Feature) receive(ctx context.Context, c *nflog.Conn) error {
 	}
 }
 
-// Sampled keeps a sample of a dropped packet of the kernel's log. drop has the reason and what else the caller knows of
-// pods and policies. A reason that is not known is left out: another program logs to the group.
+// Sampled keeps a dropped packet that nflog sampled. drop has the reason, and the pods and policies
+// that the caller knows. A sample with an unknown reason is ignored, because another program logged
+// it to the group.
 func (f *Feature) Sampled(p nflog.Packet, drop telemetry.DroppedPacket) {
 	if !f.knows(drop.Reason) {
 		return
@@ -172,7 +177,7 @@ func (f *Feature) Sampled(p nflog.Packet, drop telemetry.DroppedPacket) {
 	f.tally.add(drop.Reason)
 }
 
-// keep keeps a sample.
+// keep completes drop with the headers of p and the names, and adds it to the ring.
 func (f *Feature) keep(p nflog.Packet, drop telemetry.DroppedPacket) {
 	drop.Src, drop.Dst, drop.SrcPort, drop.DstPort = p.Src, p.Dst, p.SrcPort, p.DstPort
 	drop.Length = p.Length
@@ -189,8 +194,9 @@ func (f *Feature) keep(p nflog.Packet, drop telemetry.DroppedPacket) {
 	f.ring.Add(owner, drop)
 }
 
-// nameLocked sets the names of a drop, and returns its owner: the pod that sent the packet, by its
-// link or, out of a tunnel, by its address; otherwise the link.
+// nameLocked sets the names of a drop, and returns its owner for Ring.Add. The owner is the link
+// on which the packet arrived, but the source address if it came out of a tunnel, and the sending
+// pod if it came from a socket.
 func (f *Feature) nameLocked(p nflog.Packet, drop *telemetry.DroppedPacket) (owner string) {
 	now, n := drop.Time, &f.names
 	in, out := n.linkOf(p.In, now), n.linkOf(p.Out, now)
@@ -203,12 +209,12 @@ func (f *Feature) nameLocked(p nflog.Packet, drop *telemetry.DroppedPacket) (own
 		drop.SrcPod = sender
 	case in.group == abi.TunnelGroup:
 		owner = p.Src.String()
-	case in.name == "": // A socket, if it has a name.
+	case in.name == "": // A packet without a link comes from a socket.
 		owner = drop.SrcPod
 	}
 	if receiver := n.podBehind(out); receiver != "" {
 		drop.DstPod = receiver
-	} else if drop.DstPod == "" && !drop.Time.Before(f.since) { // Another pod may have it by now.
+	} else if drop.DstPod == "" && !drop.Time.Before(f.since) { // else the address may be reused
 		drop.DstPod = n.podAt(p.Dst, now)
 	}
 
@@ -227,7 +233,8 @@ func (f *Feature) Kept() []telemetry.DroppedPacket {
 
 func (f *Feature) knows(reason string) bool { return slices.Contains(f.o.Reasons, reason) }
 
-// counts returns how many packets were dropped, without other counters.
+// counts returns the drop counters of known reasons, and then how many samples the BPF programs
+// wrote.
 func (f *Feature) counts() (c counts, err error) {
 	if c.dropped, err = f.o.Counters(); err != nil {
 		return c, fmt.Errorf("count dropped packets: %w", err)
@@ -239,7 +246,7 @@ func (f *Feature) counts() (c counts, err error) {
 	return c, err
 }
 
-// Turn receives the nodes that are believed.
+// Turn receives the verified nodes, by which samples name peers.
 func (f *Feature) Turn(t feature.Turn) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -247,7 +254,7 @@ func (f *Feature) Turn(t feature.Turn) error {
 	return nil
 }
 
-// Close closes the listener of a Feature whose Run has not begun, and what finds links.
+// Close closes the sockets. The listener is closed here only if Run has not begun.
 func (f *Feature) Close() (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -261,7 +268,8 @@ func (f *Feature) Close() (err error) {
 	return err
 }
 
-// Status adds how many packets have no sample.
+// Status sets s.DropSamples, with the number of packets without a sample. It sets nothing while
+// nflog is not received.
 func (f *Feature) Status(s *telemetry.Status) {
 	shown := f.samples()
 	if shown.Since.IsZero() {
@@ -269,13 +277,13 @@ func (f *Feature) Status(s *telemetry.Status) {
 	}
 	counts, err := f.counts()
 	if err != nil {
-		return // The status of the guard and of policies has the error.
+		return // The status of the guard or of policies contains the error.
 	}
 	shown.Skipped = f.tally.settled(counts)
 	s.DropSamples = &shown
 }
 
-// samples returns since when packets are sampled, or why they are not.
+// samples returns since when packets are sampled, and why some or all of them are not.
 func (f *Feature) samples() (s telemetry.DropSamples) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

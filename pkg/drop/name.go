@@ -15,13 +15,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
-// linksFor is how long the name of a link is believed, linksKnown bounds the links. recordsFor is
-// how long records are believed that may have changed: a node has hundreds.
+// Lifetimes and bounds of cached names.
 const (
+	// linksFor is how long the names of links are cached. linksKnown bounds their number.
 	linksFor   = 10 * time.Second
 	linksKnown = 1 << 12
+	// recordsFor is the minimum time between checks whether the records of pods changed. A node
+	// has hundreds of records.
 	recordsFor = 250 * time.Millisecond
-	// netnsFor is how soon the namespaces of pods are read again for an unknown cookie.
+	// netnsFor is the minimum time between searches for the pod of an unknown netns cookie.
 	netnsFor = time.Second
 )
 
@@ -40,20 +42,21 @@ type names struct {
 	links     map[int]link
 	linksRead time.Time
 
-	// byLink and byAddr are the pods of this node by their records.
+	// byLink and byAddr hold the names of this node's pods, from their records.
 	byLink map[string]string
 	byAddr map[netip.Addr]string
-	// byNetns are the pods by the cookies of their network namespaces, netnsOf the cookies by link.
+	// byNetns holds the pods by the cookies of their network namespaces. netnsOf holds the cookies
+	// by host link.
 	byNetns   map[uint64]string
 	netnsOf   map[string]uint64
 	netnsRead time.Time
-	// netnsTouched is what the records were when both were read.
+	// netnsTouched is the state of the records when byNetns and netnsOf were read.
 	netnsTouched pod.Touched
 
 	touched     pod.Touched
 	recordsRead time.Time
 
-	// nodeByAddr and prefixes are of all other nodes.
+	// nodeByAddr and prefixes hold the addresses and pod prefixes of all other nodes.
 	nodeByAddr map[netip.Addr]string
 	prefixes   []nodePrefix
 }
@@ -63,7 +66,8 @@ type nodePrefix struct {
 	node   string
 }
 
-// finder returns names.find for the calling thread's network namespace.
+// finder returns names.find for the calling thread's network namespace, and stop, which closes its
+// socket.
 func finder() (find func(int) (link, error), stop func(), err error) {
 	h, err := nl.Open()
 	if err != nil {
@@ -78,7 +82,7 @@ func finder() (find func(int) (link, error), stop func(), err error) {
 	}, h.Close, nil
 }
 
-// linkOf returns a link by its index. The zero value means index 0, which no link has.
+// linkOf returns the link with an index. It returns the zero link for index 0, which means no link.
 func (n *names) linkOf(index int, now time.Time) link {
 	if index == 0 {
 		return link{}
@@ -105,21 +109,21 @@ func (n *names) podBehind(l link) string {
 		return ""
 	}
 	if name := n.byLink[l.name]; name != "" {
-		return name // A link never becomes another pod's.
+		return name // A link belongs to only one pod during its life.
 	}
-	if r, err := n.paths.Load(l.name); err == nil { // It may be newer than the last reading.
+	if r, err := n.paths.Load(l.name); err == nil { // It may be newer than the cached records.
 		return n.note(r)
 	}
 	return l.name
 }
 
-// podAt returns the pod of this node with an address, or "".
+// podAt returns the pod of this node that has the address a, or "".
 func (n *names) podAt(a netip.Addr, now time.Time) string {
 	n.readRecords(now)
 	return n.byAddr[a]
 }
 
-// pods returns the pods of this node, sorted.
+// pods returns the names of this node's pods, sorted.
 func (n *names) pods(now time.Time) (all []string) {
 	n.readRecords(now)
 	for _, name := range n.byLink {
@@ -129,10 +133,10 @@ func (n *names) pods(now time.Time) (all []string) {
 	return slices.Compact(all)
 }
 
-// podOf returns the pod with a network namespace, by its cookie, or "".
+// podOf returns the pod whose network namespace has the cookie, or "".
 func (n *names) podOf(netnsCookie uint64, now time.Time) string {
 	if name := n.byNetns[netnsCookie]; name != "" || now.Sub(n.netnsRead) < netnsFor {
-		return name // No other namespace gets the cookie.
+		return name // The kernel never reuses a cookie.
 	}
 	touched := n.paths.Touched()
 	n.netnsRead = now
@@ -158,7 +162,7 @@ func (n *names) podOf(netnsCookie uint64, now time.Time) string {
 	return n.byNetns[netnsCookie]
 }
 
-// readRecords reads the records of pods if they may have changed.
+// readRecords updates byLink and byAddr if the records of pods may have changed.
 func (n *names) readRecords(now time.Time) {
 	if now.Sub(n.recordsRead) < recordsFor {
 		return
@@ -175,7 +179,7 @@ func (n *names) readRecords(now time.Time) {
 	}
 }
 
-// note remembers the pod of a record, and returns its name.
+// note adds the pod of a record to byLink and byAddr, and returns its name.
 func (n *names) note(r pod.Record) (name string) {
 	if n.byLink == nil {
 		n.byLink, n.byAddr = map[string]string{}, map[netip.Addr]string{}
@@ -190,7 +194,7 @@ func (n *names) note(r pod.Record) (name string) {
 	return name
 }
 
-// setNodes sets the other nodes.
+// setNodes replaces the addresses and prefixes of the other nodes.
 func (n *names) setNodes(t feature.Turn) {
 	n.nodeByAddr, n.prefixes = map[netip.Addr]string{}, nil
 	for _, node := range slices.Concat(t.Table.Peers, t.Table.Keyless) {

@@ -11,12 +11,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Pages returns the page of dropped packets.
+// Pages returns the admin socket's page of dropped packets.
 func (f *Feature) Pages() map[string]telemetry.Page {
 	return map[string]telemetry.Page{telemetry.DropsPath: f.page}
 }
 
-// query chooses packets. Empty texts and the zero time choose all.
+// query selects packets. Empty strings and the zero time select all packets.
 type query struct {
 	after       uint64
 	reason, pod string
@@ -44,7 +44,7 @@ func (f *Feature) page(r *http.Request) (any, error) {
 	return d, nil
 }
 
-// query reads a query. A name that does not exist is an error that has those that do.
+// query parses the query of a request. The error for an unknown name lists the known names.
 func (f *Feature) query(r *http.Request) (q query, err error) {
 	q.reason, q.pod = r.FormValue("reason"), r.FormValue("pod")
 	if text := r.FormValue("after"); text != "" {
@@ -67,7 +67,7 @@ func (f *Feature) query(r *http.Request) (q query, err error) {
 	return q, nil
 }
 
-// checkPod returns an error if no pod of this node and no kept packet has the name.
+// checkPod returns an error if neither a pod of this node nor a kept packet has the name.
 func (f *Feature) checkPod(name string) error {
 	f.mu.Lock()
 	pods := f.names.pods(time.Now())

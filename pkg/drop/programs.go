@@ -8,7 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// readRing receives the samples of programs until ctx ends, and first those that waited.
+// readRing keeps the samples of BPF programs until ctx ends, beginning with those that the ring
+// already holds.
 func (f *Feature) readRing(ctx context.Context) {
 	for f.o.Ring.Samples != nil {
 		err := f.readUntil(ctx)
@@ -26,7 +27,7 @@ func (f *Feature) readRing(ctx context.Context) {
 	}
 }
 
-// readUntil reads the ring until ctx ends.
+// readUntil keeps the samples of the ring until ctx ends or a read fails.
 func (f *Feature) readUntil(ctx context.Context) error {
 	r, err := f.o.Ring.Open()
 	if err != nil {
@@ -46,7 +47,7 @@ func (f *Feature) readUntil(ctx context.Context) error {
 	}
 }
 
-// keepSample keeps a sample of a program.
+// keepSample keeps a sample of a BPF program, unless its reason is unknown.
 func (f *Feature) keepSample(s sample.Sample) {
 	if !f.knows(s.Prefix) {
 		return // A program of another version wrote it.
@@ -64,7 +65,7 @@ func (f *Feature) keepSample(s sample.Sample) {
 	f.keep(s.Packet, drop)
 }
 
-// before returns how many packets were dropped before f began and have no sample.
+// before returns how many packets were dropped before f began to listen and have no sample.
 func (f *Feature) before() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

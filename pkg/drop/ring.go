@@ -7,18 +7,18 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Size is how many packets a Feature keeps.
+// Size is the maximum number of packets that a Feature keeps.
 const Size = 4096
 
-// Ring keeps the last packets, up to a size. If it is full, an owner with the most packets loses
-// its oldest. So an owner keeps its equal share, however many packets others have. Make one with
-// NewRing. Its methods may be called concurrently.
+// Ring keeps the last packets, up to a size. If it is full, Add evicts the oldest packet of the
+// owners with the most packets. So each owner keeps an equal share, even if another owner adds many
+// packets. Make a Ring with NewRing. Its methods may be called concurrently.
 type Ring struct {
 	mu   sync.Mutex
 	size int
-	// number is the number of the last packet.
+	// number is the number of the packet that was added last.
 	number uint64
-	// held are the packets, the oldest first. owned counts them by owner.
+	// held holds the packets, oldest first. owned counts them by owner.
 	held  []*held
 	owned map[string]int
 }
@@ -28,12 +28,12 @@ type held struct {
 	telemetry.DroppedPacket
 }
 
-// NewRing makes a Ring for so many packets, whose numbers are larger than number.
+// NewRing returns a Ring for at most size packets. It numbers packets from number+1.
 func NewRing(size int, number uint64) *Ring {
 	return &Ring{size: size, number: number, owned: map[string]int{}}
 }
 
-// Add adds a packet of an owner, and gives it the next number.
+// Add adds a packet of an owner and sets its Number.
 func (r *Ring) Add(owner string, p telemetry.DroppedPacket) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,8 +59,8 @@ func (r *Ring) evictLocked() {
 	r.held = slices.Delete(r.held, i, i+1)
 }
 
-// After returns the packets with larger numbers that which selects, the oldest first, and the
-// number of the last packet of all.
+// After returns the packets that have a larger number and that which selects, oldest first. last
+// is the number of the packet that was added last, selected or not.
 func (r *Ring) After(number uint64,
 	which func(telemetry.DroppedPacket) bool) (out []telemetry.DroppedPacket, last uint64) {
 	r.mu.Lock()

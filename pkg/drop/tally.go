@@ -5,22 +5,22 @@ import (
 	"sync"
 )
 
-// counts are numbers of packets, by reason: of those that were dropped, and of the samples that
-// programs wrote of them. dropped was read before written, so that no sample is of a packet that
-// was not counted yet.
+// counts holds the number of dropped packets and the number of samples that BPF programs wrote,
+// both by reason. dropped is read before written, so that a packet that is dropped and sampled
+// between the two reads does not count as skipped.
 type counts struct{ dropped, written map[string]uint64 }
 
 // tally compares the counters of drops with the samples, by reason. The zero value is ready.
 type tally struct {
 	mu sync.Mutex
-	// base are the counts at the beginning. sampled counts the samples of the kernel's log since.
+	// base holds the counts at begin. sampled counts the samples of nflog since then.
 	base    counts
 	sampled map[string]uint64
-	// last are the counters at the last call of settled, and total is what it returned.
+	// last holds the drop counters at the last call of settled, and total the result of that call.
 	last, total map[string]uint64
 }
 
-// begin begins to compare. What was counted so far has no sample, and is not skipped.
+// begin starts the comparison. Packets that were counted before do not count as skipped.
 func (t *tally) begin(c counts) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -28,7 +28,7 @@ func (t *tally) begin(c counts) {
 	t.last, t.total = c.dropped, map[string]uint64{}
 }
 
-// add counts a sample of the kernel's log.
+// add counts a sample of nflog.
 func (t *tally) add(reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -37,7 +37,7 @@ func (t *tally) add(reason string) {
 	}
 }
 
-// before returns how many packets were counted before the beginning.
+// before returns how many packets were counted before begin.
 func (t *tally) before() (n uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -47,16 +47,16 @@ func (t *tally) before() (n uint64) {
 	return n
 }
 
-// skipped returns how many packets have no sample. Packets whose samples are on their way count for
-// a moment, so a number may become smaller.
+// skipped returns how many packets have no sample, by reason. It includes packets whose samples
+// have not arrived yet, so a number may decrease later.
 func (t *tally) skipped(c counts) map[string]uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.skippedLocked(c)
 }
 
-// settled is skipped for the counters of the last call, whose samples have arrived since. Its
-// numbers never become smaller.
+// settled returns how many packets had no sample at the last call of settled. Their samples have
+// had time to arrive, so its numbers never decrease.
 func (t *tally) settled(c counts) map[string]uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -70,7 +70,7 @@ func (t *tally) settled(c counts) map[string]uint64 {
 func (t *tally) skippedLocked(c counts) map[string]uint64 {
 	out := map[string]uint64{}
 	for reason, n := range c.dropped {
-		// A counter that another program deleted begins at 0 again.
+		// n is smaller than base if another program reset the counter.
 		from := min(t.base.dropped[reason], n) + t.sampled[reason]
 		from += c.written[reason] - min(t.base.written[reason], c.written[reason])
 		if n > from {
