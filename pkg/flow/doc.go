@@ -7,15 +7,15 @@
 //	                           └─► kept ─► veilctl flows
 //
 // It promises:
-//   - A class is the kernel's present route, not a range of addresses. Ranges only decide what
-//     counts as the cluster.
-//   - A connection of a pod with the cluster that leaves in clear is an alarm. A link without the
-//     guard's programs drops nothing, so it counts as clear.
-//   - The table of connections is streamed. Of each class a bounded number is kept, and the others
-//     are counted.
-//   - What cannot be seen is named in the answer.
+//   - The class of a connection follows from the kernel's present route. Address ranges only decide
+//     whether an address belongs to the cluster.
+//   - A connection between a pod and the cluster that leaves the node in clear is an alarm. A link
+//     without the guard's programs drops nothing, so its packets count as in clear.
+//   - conntrack's table is streamed. A bounded number of connections is kept per class, and the
+//     others are only counted.
+//   - The answer lists the kinds of traffic that the package cannot see.
 //
-// It refuses to change anything: a page reads, and nothing runs between two pages.
+// It never changes the node. It only works during a request of the page.
 //
 // Start reading at judge, then world.legs.
 package flow

@@ -24,45 +24,46 @@ import (
 // formerKept bounds the addresses of deleted nodes that a Feature remembers.
 const formerKept = 4096
 
-// FeatureConfig is what a Feature is made from. All functions but Services must be set.
+// FeatureConfig configures a Feature. All functions except Services must be set.
 type FeatureConfig struct {
 	Config config.Config
 	Paths  pod.Paths
 	// Drops returns the samples of dropped packets.
 	Drops func() []telemetry.DroppedPacket
-	// Services calls its argument with each flow of services, until it returns false. Nil means that
-	// there is no flow table.
+	// Services calls its argument for each flow in the flow table of services, until the argument
+	// returns false. Nil means that there is no such table.
 	Services func(func(bpfmaps.Flow) bool) error
-	// Guard returns the guard's state, as it is read.
+	// Guard reads and returns the guard's present state.
 	Guard func() (telemetry.Guard, error)
-	// Tunnels returns the devices and their peers, as they are read.
+	// Tunnels reads and returns the present tunnel devices and their peers.
 	Tunnels func() ([]telemetry.Device, []telemetry.Peer, error)
 }
 
-// Feature shows the connections of a node, as the agent drives it. Make it with NewFeature. Between
-// two pages it does nothing.
+// Feature shows the connections of a node on a page of the agent's admin socket. Make it with
+// NewFeature. It only works during a request.
 type Feature struct {
 	feature.None
 	o    FeatureConfig
 	seed maphash.Seed
 
-	// reading is held by the page that reads. It guards conn, which stays open: to close it would
-	// hold up transactions of nftables, see nfnl.
+	// reading is held during a request. It guards conn. conn stays open between requests, because
+	// closing a socket would delay nftables transactions (see package nfnl).
 	reading sync.Mutex
 	conn    *nft.Conn
 
 	mu sync.Mutex // guards the fields below
-	// table is what is believed; it is not changed. former are the addresses of deleted nodes.
+	// table holds the verified nodes; its content is not changed. former holds the addresses of
+	// deleted nodes.
 	table  cluster.Table
 	former map[netip.Addr]bool
 }
 
-// NewFeature returns a Feature that has read nothing.
+// NewFeature returns a Feature. It knows no nodes before the first Turn.
 func NewFeature(o FeatureConfig) *Feature {
 	return &Feature{o: o, seed: maphash.MakeSeed(), former: map[netip.Addr]bool{}}
 }
 
-// Turn receives the nodes that are believed.
+// Turn receives the verified nodes.
 func (f *Feature) Turn(t feature.Turn) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,7 +74,8 @@ func (f *Feature) Turn(t feature.Turn) error {
 	return nil
 }
 
-// rememberLocked remembers which addresses of nodes are gone. The addresses are sorted.
+// rememberLocked adds the node addresses that are missing in now to f.former, and removes those
+// that are in now. Both lists are sorted.
 func (f *Feature) rememberLocked(before, now []netip.Addr) {
 	for _, a := range before {
 		if _, has := slices.BinarySearchFunc(now, a, netip.Addr.Compare); !has &&
@@ -86,8 +88,8 @@ func (f *Feature) rememberLocked(before, now []netip.Addr) {
 	}
 }
 
-// believed returns the addresses of other nodes by their names, those of pods and services, and
-// those of deleted nodes.
+// believed returns what the last Turn stated: the names of nodes by address, the prefixes of pods
+// and services, and the addresses of deleted nodes.
 func (f *Feature) believed() (nodes map[netip.Addr]string, prefixes []netip.Prefix,
 	former map[netip.Addr]bool) {
 	f.mu.Lock()
@@ -106,7 +108,7 @@ func (f *Feature) believed() (nodes map[netip.Addr]string, prefixes []netip.Pref
 	return nodes, prefixes, maps.Clone(f.former)
 }
 
-// Close closes what pages read by.
+// Close closes the socket by which requests read conntrack.
 func (f *Feature) Close() error {
 	f.reading.Lock()
 	defer f.reading.Unlock()
@@ -120,12 +122,12 @@ func (f *Feature) closeLocked() (err error) {
 	return err
 }
 
-// Pages returns the page of connections.
+// Pages returns the admin socket's page of connections.
 func (f *Feature) Pages() map[string]telemetry.Page {
 	return map[string]telemetry.Page{telemetry.FlowsPath: f.page}
 }
 
-// query chooses connections. Empty fields choose all.
+// query selects connections. An empty field selects all connections.
 type query struct {
 	pod     string
 	classes []telemetry.FlowClass
@@ -136,7 +138,7 @@ func (q query) matches(f telemetry.Flow) bool {
 		(len(q.classes) == 0 || slices.Contains(q.classes, f.Class))
 }
 
-// readQuery reads a query. A name that does not exist is an error that has those that do.
+// readQuery parses the query of a request. The error for an unknown name lists the known names.
 func readQuery(r *http.Request, pods []string) (q query, err error) {
 	if err := r.ParseForm(); err != nil {
 		return q, err
@@ -167,7 +169,7 @@ func classNames() string {
 	return strings.Join(names, ", ")
 }
 
-// page reads all connections and returns those that a request chooses.
+// page reads all connections and returns those that the request selects, as telemetry.Flows.
 func (f *Feature) page(r *http.Request) (any, error) {
 	f.reading.Lock()
 	defer f.reading.Unlock()
@@ -192,7 +194,8 @@ func (f *Feature) page(r *http.Request) (any, error) {
 	return answer, nil
 }
 
-// open reads the state of the node by which connections are judged.
+// open reads the node's state that decides the class of connections. harmless holds the drop
+// reasons that do not indicate a fault. The caller must close w.router.
 func (f *Feature) open() (w *world, harmless map[string]bool, err error) {
 	guard, err := f.o.Guard()
 	if err != nil {
@@ -225,7 +228,7 @@ func (f *Feature) open() (w *world, harmless map[string]bool, err error) {
 	return w, harmless, err
 }
 
-// read reads both tables of connections.
+// read adds the connections of conntrack and of the services' flow table to p.
 func (f *Feature) read(p *reading) (err error) {
 	if f.conn == nil {
 		if f.conn, err = nft.Open(); err != nil {
@@ -253,7 +256,7 @@ func (f *Feature) read(p *reading) (err error) {
 	return errors.Join(p.err, services)
 }
 
-// notes names what a page does not see.
+// notes returns sentences about the traffic that a page does not show, or may show wrongly.
 func (f *Feature) notes() []string {
 	all := []string{
 		"Not seen: packets that conntrack does not track (notrack rules, raw and packet sockets), " +

@@ -9,11 +9,11 @@ import (
 // end is one end of a connection.
 type end struct {
 	addr netip.Addr
-	// pod is the pod of this node with the address, and link the index of its link.
+	// pod is the pod of this node that has the address, and link the index of its host link.
 	pod  string
 	link int
-	// node is the other node that has the address. inner reports whether the address is one of pods
-	// or services.
+	// node is the other node that has the address; "" if there is none. inner reports whether the
+	// address is in the ranges of pods or services.
 	node  string
 	inner bool
 }
@@ -21,10 +21,10 @@ type end struct {
 // ofPod reports whether the end is a pod, of this node or another.
 func (e end) ofPod() bool { return e.pod != "" || e.inner }
 
-// course is where the packets of a leg go.
+// course is the place to which the packets of a leg go.
 type course int
 
-// Courses, the best first.
+// Courses, from best to worst.
 const (
 	stays course = iota
 	tunnelled
@@ -32,18 +32,19 @@ const (
 	inClear
 )
 
-// leg is the way from this node to an end that may be away, or from there to this node.
+// leg is the path of packets from this node to an end of the connection that may be on another
+// host.
 type leg struct {
 	course course
 	link   string
 	peer   string
 	reason string
-	// near is the end whose packets take the leg, far is the end at its other side. wire is the
-	// address of near on the leg, behind NAT; it is not valid if that is not known.
+	// near is the end whose packets take the leg. far is the end that receives them. wire is the
+	// address of near after NAT; it is invalid if unknown.
 	near, far end
 	wire      netip.Addr
-	// toClient reports whether far is the client. arrival is the way of the client's packets to an
-	// address of this node, before NAT.
+	// toClient reports whether far is the client. arrival reports whether the leg stands for the
+	// client's packets to an address of this node, before NAT.
 	toClient, arrival bool
 }
 
@@ -56,9 +57,10 @@ const (
 	rowLinkLocal = 17
 )
 
-// addresses decide which row allows a leg in clear.
+// addresses holds the addresses that decide which row allows a leg in clear.
 type addresses struct {
-	// nodeRanges contain all addresses that nodes may have. former are addresses of deleted nodes.
+	// nodeRanges contains all addresses that nodes may have. former holds the addresses of deleted
+	// nodes. ranges contains the addresses of pods and services.
 	nodeRanges ranges
 	former     map[netip.Addr]bool
 	ranges     ranges
@@ -66,8 +68,9 @@ type addresses struct {
 
 var linkLocal4 = netip.MustParsePrefix("169.254.0.0/16")
 
-// judge returns the class of a connection by its legs, with the row that allows it in clear. It is
-// pure. translated reports whether the client connected to another address than the server's.
+// judge returns a Flow with the class of a connection, which its worst leg decides, and the row
+// that allows it in clear. translated reports whether the client connected to an address other
+// than the server's. It is pure.
 func (c addresses) judge(legs []leg, translated bool) (v telemetry.Flow) {
 	worst := -1
 	for i, l := range legs {
@@ -93,7 +96,8 @@ func (c addresses) judge(legs []leg, translated bool) (v telemetry.Flow) {
 	return v
 }
 
-// judgeClear sets what the legs in clear mean. An alarm comes first, then the outside.
+// judgeClear sets the class and the row of a connection with legs in clear. An alarm takes
+// precedence over the class outside, and outside over host.
 func (c addresses) judgeClear(v *telemetry.Flow, legs []leg, translated bool) {
 	for _, l := range legs {
 		if l.course != inClear || v.Alarm {
@@ -114,13 +118,14 @@ func (c addresses) judgeClear(v *telemetry.Flow, legs []leg, translated bool) {
 	}
 }
 
-// alarms reports whether no exception allows the leg in clear: an inner address is on the wire, or
-// a pod's packets go to a node. What a host sends to a NodePort of a pod arrives as row 2 allows.
+// alarms reports whether no exception allows the leg in clear: it has an inner address on the wire,
+// or carries a pod's packets to a node. Packets from a host to a NodePort are not an alarm, because
+// row 2 allows them.
 func (c addresses) alarms(l leg) bool {
 	return l.far.inner || c.inner(l.wire) || l.far.node != "" && l.near.ofPod() && !l.arrival
 }
 
-// rowOf returns the row that allows a leg in clear with an end outside.
+// rowOf returns the row that allows a leg in clear whose far end is outside the cluster.
 func (c addresses) rowOf(l leg, translated bool) int {
 	a := l.far.addr
 	switch {
@@ -136,5 +141,5 @@ func (c addresses) rowOf(l leg, translated bool) int {
 	return rowOutside
 }
 
-// inner reports whether an address is one of pods or services.
+// inner reports whether a is in the ranges of pods or services.
 func (c addresses) inner(a netip.Addr) bool { return c.ranges.has(a) }

@@ -7,10 +7,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Kept is how many connections of each class a page has, and how many alarms.
+// Kept is the maximum number of connections of each class, and of alarms, on a page.
 const Kept = 2000
 
-// kept collects connections within bounds. Make one with newKept.
+// kept collects at most Kept connections of each class. Make it with newKept.
 type kept struct {
 	telemetry.Flows
 	alarms  []telemetry.Flow
@@ -26,7 +26,8 @@ func newKept() *kept {
 	return k
 }
 
-// add counts a connection, and keeps it if there is room.
+// add counts a connection. It keeps the connection if fewer than Kept of its class, or Kept alarms,
+// are kept.
 func (k *kept) add(f telemetry.Flow) {
 	k.Count[f.Class]++
 	list := k.byClass[f.Class]
@@ -45,14 +46,14 @@ func (k *kept) add(f telemetry.Flow) {
 	}
 }
 
-// compare sorts connections for people: by pod, then by ends.
+// compare orders connections by the client's pod, then by the addresses and ports.
 func compare(a, b telemetry.Flow) int {
 	return cmp.Or(cmp.Compare(a.ClientPod, b.ClientPod), a.Client.Compare(b.Client),
 		a.Server.Compare(b.Server), cmp.Compare(a.ServerPort, b.ServerPort),
 		cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.ClientPort, b.ClientPort))
 }
 
-// all returns the answer of the page.
+// all returns the counts and the kept connections: alarms first, then sorted by class.
 func (k *kept) all() telemetry.Flows {
 	slices.SortFunc(k.alarms, compare)
 	k.Flows.Flows = slices.Concat([]telemetry.Flow{}, k.alarms)

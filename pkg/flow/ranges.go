@@ -6,11 +6,11 @@ import (
 	"sort"
 )
 
-// ranges is a set of addresses: sorted prefixes of which none contains another. A large cluster has
+// ranges is a set of addresses, as sorted prefixes that do not overlap. A large cluster has
 // thousands.
 type ranges []netip.Prefix
 
-// newRanges returns the addresses of all prefixes.
+// newRanges returns the union of prefixes.
 func newRanges(prefixes ...netip.Prefix) ranges {
 	var all ranges
 	for _, p := range slices.SortedFunc(slices.Values(prefixes), netip.Prefix.Compare) {
@@ -21,7 +21,7 @@ func newRanges(prefixes ...netip.Prefix) ranges {
 	return all
 }
 
-// has reports whether an address is in the set. It searches by halves.
+// has reports whether a is in the set, by binary search.
 func (r ranges) has(a netip.Addr) bool {
 	after := sort.Search(len(r), func(i int) bool { return a.Less(r[i].Addr()) })
 	return after > 0 && r[after-1].Contains(a)

@@ -10,31 +10,31 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// seenKept bounds the hashes of connections by which flows of services are not shown twice.
+// seenKept bounds reading.seen. Beyond it, a flow of services may be shown twice.
 const seenKept = 1 << 19
 
-// reading is one page that is being made.
+// reading is the work of one request of the page.
 type reading struct {
 	*kept
 	*world
 	query query
 	drops drops
 	seed  maphash.Seed
-	// seen are hashes of the connections of conntrack, if twice is set: a connection may be in both
-	// tables.
+	// seen holds hashes of conntrack's connections, if twice is set. twice reports whether a
+	// connection may be in conntrack and in the services' flow table.
 	seen  map[uint64]struct{}
 	twice bool
-	// err is the first error; nothing is added after it.
+	// err is the first error. After it, add does nothing.
 	err error
 }
 
-// begin forgets what was read.
+// begin discards everything that was read, because the reading of conntrack starts again.
 func (p *reading) begin() {
 	p.kept, p.seen = newKept(), map[uint64]struct{}{}
 	p.drops.forget()
 }
 
-// add judges a connection and keeps it if it is chosen.
+// add judges a connection and keeps it if the query selects it.
 func (p *reading) add(c connection) {
 	if p.err != nil {
 		return
@@ -69,7 +69,7 @@ func (p *reading) add(c connection) {
 	}
 }
 
-// addService adds a flow of the services' table that conntrack does not have.
+// addService adds a flow of the services' flow table, unless conntrack has the connection.
 func (p *reading) addService(s bpfmaps.Flow) {
 	c := connection{nl.Tracked{Connection: nl.Connection{Client: s.Client.Addr(),
 		Server: s.Backend.Addr(), Proto: s.Protocol, Port: s.Backend.Port(),
@@ -82,11 +82,11 @@ func (p *reading) addService(s bpfmaps.Flow) {
 	}
 }
 
-// addDrops adds samples of drops that no connection has.
+// addDrops adds a refused connection for each sample of a drop that matched no connection.
 func (p *reading) addDrops() {
 	for _, d := range p.drops.left() {
 		if d.SrcPod != "" && d.Out != "" && p.assigned[d.Src] {
-			d.Src = p.podAddr(d.SrcPod, d.Src) // It was masqueraded when it was dropped.
+			d.Src = p.podAddr(d.SrcPod, d.Src) // The packet was dropped after masquerading.
 		}
 		f := telemetry.Flow{Class: telemetry.FlowRefused, Reason: d.Reason, Peer: d.Peer, Link: d.Out,
 			Protocol: d.Protocol, Client: d.Src, ClientPort: d.SrcPort, ClientPod: d.SrcPod,
@@ -97,7 +97,7 @@ func (p *reading) addDrops() {
 	}
 }
 
-// key identifies the packets of a connection's client behind NAT.
+// key identifies the packets of a connection's client, as they are after NAT.
 type key struct {
 	src, dst         netip.Addr
 	proto            string
@@ -120,7 +120,8 @@ func (k key) hash(seed maphash.Seed) uint64 {
 	return maphash.Bytes(seed, b[:n])
 }
 
-// drops are samples of dropped packets, each by the key of its packet. The last of a key counts.
+// drops holds samples of dropped packets, keyed by the packet. Only the last sample of a key is
+// kept.
 type drops struct {
 	byKey map[key]*sample
 	order []key
@@ -131,7 +132,7 @@ type sample struct {
 	taken bool
 }
 
-// newDrops returns the samples without those of harmless reasons.
+// newDrops returns the samples, except those with harmless reasons or without addresses.
 func newDrops(packets []telemetry.DroppedPacket, harmless map[string]bool) drops {
 	d := drops{byKey: map[key]*sample{}}
 	for _, p := range packets {
@@ -147,8 +148,8 @@ func newDrops(packets []telemetry.DroppedPacket, harmless map[string]bool) drops
 	return d
 }
 
-// take returns the reason for which a packet of the client was dropped, or "". A packet that was
-// dropped before NAT has the address that the client connected to.
+// take returns the reason for which a packet of the client was dropped, or "", and marks the sample
+// as taken. A packet that was dropped before NAT has the destination that the client connected to.
 func (d drops) take(c connection, behind key) string {
 	before := behind
 	before.dst, before.dstPort = c.Asked.Addr(), c.Asked.Port()
@@ -161,14 +162,14 @@ func (d drops) take(c connection, behind key) string {
 	return ""
 }
 
-// forget forgets which samples were taken.
+// forget marks all samples as not taken.
 func (d drops) forget() {
 	for _, s := range d.byKey {
 		s.taken = false
 	}
 }
 
-// left returns the samples that no connection took, in their order.
+// left returns the samples that are not taken, in their original order.
 func (d drops) left() (all []telemetry.DroppedPacket) {
 	for _, k := range d.order {
 		if s := d.byKey[k]; !s.taken {

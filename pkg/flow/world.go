@@ -12,16 +12,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// waysKept bounds the answers of the kernel that one page remembers.
+// waysKept bounds the routes that one page caches.
 const waysKept = 1 << 16
 
-// connection is what both tables of connections have.
+// connection is a connection of conntrack or of the services' flow table; source names the table.
 type connection struct {
 	nl.Tracked
 	source string
 }
 
-// translated reports whether the client connected to another address or port than the server's.
+// translated reports whether the client connected to an address or port other than the server's.
 func (c connection) translated() bool {
 	return c.Asked != netip.AddrPortFrom(c.Server, c.Port)
 }
@@ -39,18 +39,20 @@ type podEnd struct {
 	link int
 }
 
-// world is what a page knows of the node while it judges. It is not for concurrent use.
+// world holds the node's state that decides the class of connections, for one page. It is not for
+// concurrent use.
 type world struct {
 	addresses
 	links map[int]link
 	pods  map[netip.Addr]podEnd
-	// nodes are the addresses of other nodes, and marked those that the guard closes to pods.
+	// nodes holds the names of other nodes by address. marked holds the node addresses that the
+	// guard closes to pods.
 	nodes  map[netip.Addr]string
 	marked map[netip.Addr]bool
-	// guardRanges are the ranges that the guard closes.
+	// guardRanges are the ranges to which the guard drops packets in clear.
 	guardRanges ranges
 	tunnels     tunnels
-	// assigned are the addresses of links, for which no question is needed.
+	// assigned holds the addresses of this node's links, which need no route look-up.
 	assigned map[netip.Addr]bool
 	router   *nl.Router
 	ways     map[nl.Packet]nl.Way
@@ -98,7 +100,8 @@ func (w *world) readLinks(paths pod.Paths, guarded []string) error {
 	return nil
 }
 
-// podAddr returns the address of a pod in the family of a, or a if there is none.
+// podAddr returns the address of the pod called name in the family of a. It returns a if the pod
+// has none.
 func (w *world) podAddr(name string, a netip.Addr) netip.Addr {
 	for own, p := range w.pods {
 		if p.name == name && own.Is4() == a.Is4() {
@@ -108,7 +111,7 @@ func (w *world) podAddr(name string, a netip.Addr) netip.Addr {
 	return a
 }
 
-// podNames returns the pods of this node, sorted.
+// podNames returns the names of this node's pods, sorted.
 func (w *world) podNames() (names []string) {
 	for _, p := range w.pods {
 		names = append(names, p.name)
@@ -117,14 +120,14 @@ func (w *world) podNames() (names []string) {
 	return slices.Compact(names)
 }
 
-// end returns what is known of an address without the kernel.
+// end returns the end with address a, without a route look-up.
 func (w *world) end(a netip.Addr) end {
 	p := w.pods[a]
 	node := w.nodes[a]
 	return end{addr: a, pod: p.name, link: p.link, node: node, inner: node == "" && w.inner(a)}
 }
 
-// way returns the kernel's route for a packet.
+// way returns the kernel's route for a packet, from the cache if it is there.
 func (w *world) way(p nl.Packet) (nl.Way, error) {
 	if way, known := w.ways[p]; known {
 		return way, nil
@@ -148,7 +151,7 @@ func (w *world) isHost(a netip.Addr) (bool, error) {
 	return way.Local, err
 }
 
-// legs returns the ends of a connection, and its legs.
+// legs returns the ends of a connection and its legs.
 func (w *world) legs(c connection) (client, server end, legs []leg, err error) {
 	client, server = w.end(c.Client), w.end(c.Server)
 	switch {
@@ -169,13 +172,13 @@ func (w *world) legs(c connection) (client, server end, legs []leg, err error) {
 	return client, server, legs, err
 }
 
-// fromPod is the packet of a pod of this node to an address.
+// fromPod returns the packet for the route look-up of a pod of this node to an address.
 func (w *world) fromPod(from, to end) nl.Packet {
 	return nl.Packet{Dst: to.addr, Src: from.addr, In: from.link, Mark: abi.PodMark}
 }
 
-// addArrival adds the way by which a client's packets come to the address that it connected to.
-// Its node and this one choose the way between them alike.
+// addArrival adds a leg for the client's packets to the address that it connected to. It uses this
+// node's route to the client, because the client's node chooses the route in the same way.
 func (w *world) addArrival(legs []leg, c connection, server, client end) ([]leg, error) {
 	p := nl.Packet{Dst: client.addr}
 	host, err := w.isHost(c.Asked.Addr())
@@ -189,8 +192,8 @@ func (w *world) addArrival(legs []leg, c connection, server, client end) ([]leg,
 		arrival: true})
 }
 
-// betweenHosts returns the legs of a connection without a pod of this node. One question is enough
-// if an end has an assigned address: a leg to an address of this node stays here.
+// betweenHosts returns the legs of a connection without a pod of this node. If an end is this node,
+// only the leg to the other end is needed, because packets to this node stay here.
 func (w *world) betweenHosts(c connection, client, server end) (legs []leg, err error) {
 	forward := leg{near: client, far: server, wire: c.Source}
 	back := leg{near: server, far: client, wire: c.Asked.Addr(), toClient: true}
@@ -210,8 +213,8 @@ func (w *world) betweenHosts(c connection, client, server end) (legs []leg, err 
 		return w.add(nil, nl.Packet{Dst: c.Server, Src: c.Client}, forward)
 	}
 
-	// The packets pass this node. They are forwarded from the link behind which the client is. Their
-	// way before NAT counts, by which nothing of a pod leaves in clear to a node.
+	// This node forwards the packets, from the link that leads to the client. The leg to the client
+	// stands for packets before NAT: a pod of this node sends none of them to a node in clear.
 	back.arrival = c.translated()
 	if legs, err = w.add(nil, nl.Packet{Dst: c.Client}, back); err != nil {
 		return nil, err
@@ -252,16 +255,16 @@ func (w *world) add(legs []leg, p nl.Packet, l leg) ([]leg, error) {
 	return append(legs, l), nil
 }
 
-// guardDrops reports whether the guard drops the packets of a leg at a link that has its programs.
+// guardDrops reports whether the guard's programs, if the link has them, drop the packets of a leg.
 func (w *world) guardDrops(l leg) bool {
 	return w.guardRanges.has(l.far.addr) || w.guardRanges.has(l.wire) ||
 		l.near.pod != "" && !l.arrival && w.marked[l.far.addr]
 }
 
-// tunnels finds peers by the allowed IPs that devices have.
+// tunnels finds peers by the allowed IPs of the tunnel devices.
 type tunnels struct {
-	// names are the peers by device and prefix, bits the lengths of prefixes that occur, the longest
-	// first. ports are the devices' ports, and ends the addresses of peers' endpoints.
+	// names holds the peers by device and allowed IP. bits lists the prefix lengths in names, the
+	// longest first. ports holds the devices' UDP ports. ends holds the addresses of endpoints.
 	names   map[allowed]string
 	bits    []int
 	ports   map[uint16]bool
@@ -301,7 +304,8 @@ func newTunnels(devices []telemetry.Device, peers []telemetry.Peer) tunnels {
 	return t
 }
 
-// peer returns the peer of a device that gets the packets to an address, or "".
+// peer returns the peer to which a device sends packets to a, or "". It searches for the longest
+// matching prefix.
 func (t tunnels) peer(device string, a netip.Addr) string {
 	for _, n := range t.bits {
 		if n > a.BitLen() {
@@ -316,22 +320,22 @@ func (t tunnels) peer(device string, a netip.Addr) string {
 	return ""
 }
 
-// carries reports whether a connection is one of the tunnels themselves: an end of this node has a
-// device's port, and the other end is a peer's endpoint.
+// carries reports whether a connection carries the tunnels' datagrams: one end has a device's UDP
+// port, and the other end is a peer's endpoint.
 func (t tunnels) carries(c connection) bool {
 	const udp = 17
 	return c.Proto == udp && (t.ports[c.ClientPort] && t.ends[c.Server] ||
 		t.ports[c.Port] && t.ends[c.Client])
 }
 
-// probes reports whether a connection is a probe of the path MTU, whose socket is bound to the
-// tunnel, which the question for a route does not have.
+// probes reports whether a connection is a probe of the path MTU. The socket of such a probe is
+// bound to the tunnel, so the kernel's route look-up for its addresses would be wrong.
 func (t tunnels) probes(c connection) bool {
 	const udp = 17
 	return c.Proto == udp && c.Port == abi.ProbePort && c.ClientPort == abi.ProbePort
 }
 
-// probe returns the leg of a probe. The far end is the server if this node sent the first packet.
+// probe returns the leg of a probe. sent reports whether this node is the client.
 func (t tunnels) probe(c connection, sent bool) leg {
 	far := c.Client
 	if sent {
