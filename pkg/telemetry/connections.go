@@ -6,15 +6,17 @@ import (
 
 // Connections describes how full the table of tracked connections is.
 type Connections struct {
-	// Tracked and Max count connections of the node; Limit bounds each pod.
+	// Tracked is the number of entries in the node's table, and Max its size. Limit is the maximum
+	// number of entries that one pod may open.
 	Tracked int `json:"tracked"`
 	Max     int `json:"max"`
 	Limit   int `json:"limit"`
-	// Opened are the pods that opened connections, those with most first.
+	// Opened holds the pods that opened connections, sorted from most to fewest.
 	Opened []PodConnections `json:"opened,omitempty"`
-	// Limited are the pods at their limit, sorted by name. They open no more until some end.
+	// Limited holds the pods at their limit, sorted by name. They cannot open connections until
+	// some of theirs end.
 	Limited []PodConnections `json:"limited,omitempty"`
-	// Dropped counts the packets with which such pods would have opened connections.
+	// Dropped counts the dropped packets with which pods at their limit tried to open connections.
 	Dropped uint64 `json:"dropped"`
 }
 

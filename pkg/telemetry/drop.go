@@ -8,30 +8,30 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// DropsPath is the admin socket's page of dropped packets. Its answer is a Drops. ?after=NUMBER,
-// ?reason=NAME, ?pod=NAMESPACE/NAME and ?since=TIME (RFC 3339) choose packets.
+// DropsPath is the admin socket's page of dropped packets. Its answer is a Drops. The parameters
+// ?after=NUMBER, ?reason=NAME, ?pod=NAMESPACE/NAME and ?since=TIME (RFC 3339) select packets.
 const DropsPath = "/v1/drops"
 
-// Drops are samples of dropped packets, the oldest first.
+// Drops holds samples of dropped packets, oldest first.
 type Drops struct {
 	DropSamples
-	// Before counts the packets that were dropped before Since, which are only counted.
+	// Before counts the packets without a sample that were dropped before Since.
 	Before uint64 `json:"before"`
-	// Last is the number of the last packet of all. It is larger than each number of an earlier
-	// veild.
+	// Last is the Number of the newest sample, selected or not. It is larger than all numbers of
+	// an earlier veild.
 	Last    uint64          `json:"last"`
 	Packets []DroppedPacket `json:"packets"`
 }
 
-// DroppedPacket is what is kept of a dropped packet: its headers, and whose it was.
+// DroppedPacket is the sample of a dropped packet: its headers, and its pods, peer and policies.
 type DroppedPacket struct {
-	// Number grows from packet to packet.
+	// Number increases from sample to sample.
 	Number uint64    `json:"number"`
 	Time   time.Time `json:"time"`
 	// Reason is the name of the drop reason.
 	Reason string `json:"reason"`
-	// In is the link by which the packet came in, Out the link by which it would have left. An
-	// empty name means that there was none.
+	// In is the link on which the packet arrived, and Out the link on which it would have left. An
+	// empty name means that there was no such link.
 	In  string `json:"in,omitempty"`
 	Out string `json:"out,omitempty"`
 	// SrcPod and DstPod are the pods that sent the packet and would have received it, as
@@ -48,9 +48,9 @@ type DroppedPacket struct {
 	Protocol string `json:"protocol,omitempty"`
 	// Length is the length in the packet's IP header, in bytes.
 	Length int `json:"length,omitempty"`
-	// Peer is the other node that the other end belongs to.
+	// Peer is the other node that the packet came from or was sent to; empty if there was none.
 	Peer string `json:"peer,omitempty"`
-	// Policies and Rule denied the packet, if policies did.
+	// Policies and Rule denied the packet. They are empty if no policy denied it.
 	Policies []string `json:"policies,omitempty"`
 	Rule     string   `json:"rule,omitempty"`
 }
@@ -74,11 +74,11 @@ func ProtocolName(number uint8) string {
 
 // DropSamples describes the samples of dropped packets.
 type DropSamples struct {
-	// Since is when this veild began to receive samples. Zero means that it does not receive any,
-	// because of Problem.
-	Since   time.Time `json:"since,omitzero"`
-	Problem string    `json:"problem,omitempty"`
-	// Skipped counts the packets that were dropped since then and not sampled, by reason.
+	// Since is when this veild began to receive samples. Zero means that it receives none.
+	Since time.Time `json:"since,omitzero"`
+	// Problem is the reason why some or all dropped packets are not sampled.
+	Problem string `json:"problem,omitempty"`
+	// Skipped counts by reason the packets that were dropped since Since and not sampled.
 	Skipped map[string]uint64 `json:"skipped,omitempty"`
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/commandline"
 )
 
-// NewLogger makes a logger that writes to w. level is debug, info, warn or
-// error; format is text or json. An empty level means info, and an empty format text.
+// NewLogger returns a logger that writes to w. level is debug, info, warn or error; empty means
+// info. format is text or json; empty means text.
 func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	levels := map[string]slog.Level{"": slog.LevelInfo, "debug": slog.LevelDebug,
 		"info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}

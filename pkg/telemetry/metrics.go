@@ -12,8 +12,8 @@ import (
 // namespace is the prefix of the name of every metric.
 const namespace = "kubeveil"
 
-// Metrics is a registry of its own with all metrics. Make one with NewMetrics; it is safe for
-// concurrent use.
+// Metrics holds all metrics of a node in a private registry. Make it with NewMetrics. It is safe
+// for concurrent use.
 type Metrics struct {
 	Registry *prometheus.Registry
 
@@ -27,8 +27,8 @@ type Metrics struct {
 	refused     prometheus.Counter
 }
 
-// NewMetrics makes the metrics of one node. snapshot is called for each scrape.
-// perPeer adds series for each peer, of which a cluster of n nodes has n² each.
+// NewMetrics returns the metrics of one node. It calls snapshot for each scrape. perPeer adds
+// metrics with a series for each peer. A cluster of n nodes then has n² series of each of them.
 func NewMetrics(snapshot Snapshot, perPeer bool) *Metrics {
 	m := &Metrics{
 		Registry: prometheus.NewRegistry(), programming: newProgramming(),
@@ -63,9 +63,8 @@ func NewMetrics(snapshot Snapshot, perPeer bool) *Metrics {
 	return m
 }
 
-// ObserveAdd records how long the plugin's ADD of one pod took. The plugin needs
-// no living daemon, so it writes the time into the pod's record, and the
-// daemon observes each record that is new to it once.
+// ObserveAdd records how long the plugin's ADD of one pod took. The plugin runs without the daemon,
+// so it writes the duration into the pod's record. The daemon observes each new record once.
 func (m *Metrics) ObserveAdd(d time.Duration) { m.add.Observe(d.Seconds()) }
 
 // ObserveApply records an attempt to make the kernel match a revision; err is its outcome.
@@ -153,7 +152,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(podMTUDesc, float64(s.MTU.Pod))
 	gauge(underlayMTUDesc, float64(s.MTU.Underlay))
 
-	drops := map[string]uint64{} // a name that came twice would spoil the whole scrape
+	drops := map[string]uint64{} // summed by name: a duplicate series would fail the whole scrape
 	for _, d := range s.Guard.Drops {
 		drops[d.Name] += d.Packets
 	}

@@ -46,7 +46,7 @@ type (
 	counterFunc func(*prometheus.Desc, uint64, ...string)
 )
 
-// collectPeers sends the metrics whose number does not grow with the number of peers.
+// collectPeers sends the metrics of all peers together, such as the number of peers by state.
 func collectPeers(peers []Peer, now time.Time, gauge gaugeFunc, counter counterFunc) {
 	names := map[PeerState]map[string]bool{}
 	for _, st := range peerStates {
@@ -112,7 +112,7 @@ func collectEachPeer(peers []Peer, now time.Time, gauge gaugeFunc, counter count
 	}
 }
 
-// silentFor returns how long a peer has been silent, or 0 if it is not.
+// silentFor returns how long a peer has been silent. It returns 0 for a peer that is not silent.
 func silentFor(p Peer, now time.Time) time.Duration {
 	if p.State != PeerSilent || p.SilentSince.IsZero() {
 		return 0

@@ -21,15 +21,16 @@ type Policy struct {
 	Groups   int `json:"groups"`
 	Chains   int `json:"chains"`
 	Sets     int `json:"sets"`
-	// NotEnforced counts, by kind, policies that select a pod of this node and deny more than their
-	// text does.
+	// NotEnforced counts by kind the policies that select a pod of this node and are not enforced
+	// as written: they deny more than their text.
 	NotEnforced map[string]int `json:"notEnforced,omitempty"`
 	// Elements counts the elements of the sets of peers.
 	Elements int `json:"elements"`
-	// Members counts pods that are judged, and Pending those that are mute until they are known.
+	// Members counts the pods whose traffic policies decide. Pending counts the pods that cannot
+	// send or receive until their policies are known.
 	Members int `json:"members"`
 	Pending int `json:"pending"`
-	// FastPath counts pods whose packets go past netfilter; nil where no pod can have the fast
+	// FastPath counts pods whose packets bypass netfilter. It is nil where no pod can have the fast
 	// path.
 	FastPath *int `json:"fastPath,omitempty"`
 	// Ignored describes addresses that do not identify a pod.

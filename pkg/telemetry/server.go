@@ -33,7 +33,7 @@ const (
 	maxReason      = 4 << 10  // bytes of the text of an error
 )
 
-// MaxPosted bounds the bytes of the body of a page that has one.
+// MaxPosted is the maximum size in bytes of the body of a POST request.
 const MaxPosted = 8 << 20
 
 // StatusPath is where the admin socket serves Status.
@@ -51,7 +51,7 @@ func MetricsHandler(m *Metrics, h *health.Health, pods []netip.Prefix) http.Hand
 	return mux
 }
 
-// reasons answers "ok", or 503 and the reasons.
+// reasons returns a handler that answers "ok", or status 503 with the reasons that f returns.
 func reasons(f func() []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -65,8 +65,8 @@ func reasons(f func() []string) http.HandlerFunc {
 	}
 }
 
-// Page answers a request of the admin socket with a value that is sent as JSON. An error concerns
-// the request: it is sent as it is, with the status 404.
+// Page returns the answer to a request of the admin socket, which is sent as JSON. An error means
+// that the request has no answer: its text is sent with status 404.
 type Page func(r *http.Request) (any, error)
 
 // AdminHandler serves StatusPath, and pages by their paths. A path may begin with the method POST;
@@ -107,7 +107,7 @@ func page(mux *http.ServeMux, path string, p Page) {
 	})
 }
 
-// ListenMetrics opens the address of the metrics.
+// ListenMetrics listens on the address of the metrics.
 func ListenMetrics(address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -155,8 +155,8 @@ func ListenAdmin(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers on l until ctx ends, then lets requests finish for a moment. It
-// closes l and returns nil when ctx ended.
+// Serve serves requests on l until ctx ends, then waits briefly for running requests. It closes l.
+// It returns nil if ctx ended.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	s := &http.Server{
 		Handler:           h,
@@ -193,16 +193,18 @@ func Fetch(ctx context.Context, path string) (Status, error) {
 	return DecodeStatus(body)
 }
 
-// ErrNoPage matches the error of FetchPage when veild answered that there is nothing to show. The
-// text of the error contains the reason.
+// ErrNoPage matches the error of FetchPage if the page returned an error. The text contains the
+// reason.
 var ErrNoPage = errors.New("nothing to show")
 
-// FetchPage is Fetch for any page of the admin socket, as JSON; page may have a query.
+// FetchPage returns the JSON of any page of the admin socket. page is a path and may have a query.
+// Its errors are as for Fetch, and ErrNoPage.
 func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
 	return fetch(ctx, path, http.MethodGet, page, nil)
 }
 
-// PostPage is FetchPage for a page whose path begins with the method POST, with a body.
+// PostPage sends body to a page whose path begins with "POST ", and returns its answer like
+// FetchPage.
 func PostPage(ctx context.Context, path, page string, body []byte) ([]byte, error) {
 	method, page, _ := strings.Cut(page, " ")
 	return fetch(ctx, path, method, page, body)
@@ -260,10 +262,11 @@ func DecodeStatus(data []byte) (Status, error) {
 	return s, nil
 }
 
-// inside passes requests on to next if their answers do not cross the network in clear, and counts
-// and refuses others. A program of this node asks from a loopback address, or from the address that
-// it asks at. A pod asks from an address in pods: the guard drops such a source outside a tunnel,
-// and the route of the answer leads into the tunnel, or to a pod of this node.
+// inside passes a request to next only if the answer does not cross the network in clear. It counts
+// and refuses other requests. The client must have one of these addresses:
+//   - a loopback address, or the address that it connected to: it is a program of this node
+//   - an address in pods: the guard drops such a source outside a tunnel, and the answer is routed
+//     into the tunnel or to a pod of this node
 func inside(pods []netip.Prefix, refused prometheus.Counter, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from := addrOf(r.RemoteAddr)
@@ -283,7 +286,8 @@ func inside(pods []netip.Prefix, refused prometheus.Counter, next http.Handler) 
 	})
 }
 
-// addrOf returns the address of an address with a port. The zero Addr means that there is none.
+// addrOf returns the address in text of the form address:port. It returns the zero Addr if text is
+// malformed.
 func addrOf(text string) netip.Addr {
 	a, err := netip.ParseAddrPort(text)
 	if err != nil {

@@ -9,37 +9,37 @@ import (
 
 // Services describes the state of the table of services.
 type Services struct {
-	// Listed reports whether services were listed since this veild began. Before that, the table is
-	// the table of the previous veild.
+	// Listed reports whether services were listed since this veild began. Until then, the table of
+	// the previous veild stays in force.
 	Listed bool `json:"listed"`
-	// APIOnly reports whether another program translates all services but the API servers' own. The
-	// table then contains only that service.
+	// APIOnly reports whether the table contains only the service of the API servers, because
+	// another program translates all other services.
 	APIOnly bool `json:"apiOnly,omitempty"`
-	// HostRouting is what delivers packets to pods of the node: "kernel" or "ebpf".
+	// HostRouting names what delivers packets to pods of the node: "kernel" or "ebpf".
 	HostRouting string `json:"hostRouting"`
-	// Known counts services.
+	// Known is the number of services in the table.
 	Known int `json:"known"`
-	// Tables describes how full the maps are, by the name of their limit. LimitPodClients cannot be
-	// set.
+	// Tables describes how full the maps are. A map is named by its limit.
 	Tables     []ServiceTable `json:"tables"`
 	APIServers []APIServer    `json:"apiServers,omitempty"`
 	// APIFrontends are the addresses of services.apiFrontends.
 	APIFrontends []APIFrontend `json:"apiFrontends,omitempty"`
-	// APIClosed counts the connections to API servers without an answer that veild closed.
+	// APIClosed counts the connections that veild closed because their API server did not answer.
 	APIClosed APIClosed `json:"apiClosed"`
-	// Chosen counts how often a backend was chosen, by protocol. Refused counts how often none was,
-	// by reason.
+	// Chosen counts by protocol how often a backend was selected. Refused counts by reason how
+	// often no backend was selected.
 	Chosen  []ServiceCount `json:"chosen,omitempty"`
 	Refused []ServiceCount `json:"refused,omitempty"`
-	// Failures counts attempts to write the table that failed in part or whole.
+	// Failures counts attempts to write the table that failed partly or entirely.
 	Failures uint64 `json:"failures"`
 	// Problems counts services that are not served as their objects request.
 	Problems int `json:"problems"`
-	// LeftOut are objects of namespaces that ask for more than their share of the table.
+	// LeftOut counts the objects that are not in the table because their namespace needs more than
+	// its share of the table.
 	LeftOut []LeftOut `json:"leftOut,omitempty"`
 }
 
-// LeftOut is how many objects of a namespace are not in the table.
+// LeftOut is the number of a namespace's objects that are not in the table.
 type LeftOut struct {
 	Kind      string `json:"kind"` // "Service" or "EndpointSlice"
 	Namespace string `json:"namespace"`
@@ -48,14 +48,14 @@ type LeftOut struct {
 
 // ServiceCount counts the outcomes of connections to services.
 type ServiceCount struct {
-	// Where is "socket" or "packet".
+	// Where is the place of the decision: "socket" or "packet".
 	Where string `json:"where"`
 	What  string `json:"what"`
 	Count uint64 `json:"count"`
 }
 
-// The names of limits: fields of services.limits in snake case, and LimitPodClients, which cannot
-// be configured.
+// Names of limits: the fields of services.limits in snake case, and LimitPodClients, which is not
+// configurable.
 const (
 	LimitFrontends    = "frontends"
 	LimitBackendSlots = "backend_slots"
@@ -70,7 +70,7 @@ const (
 
 // ServiceTable describes how full a map is.
 type ServiceTable struct {
-	Limit string `json:"limit"` // LimitFrontends and the like
+	Limit string `json:"limit"` // one of the constants above, such as LimitFrontends
 	Used  uint32 `json:"used"`
 	Size  uint32 `json:"size"`
 }
@@ -79,26 +79,28 @@ type ServiceTable struct {
 type APIServer struct {
 	Addr netip.AddrPort `json:"addr"`
 	Up   bool           `json:"up"`
-	// Since is when a check found Up; zero until the first check.
+	// Since is the time from which Up has its value; zero until the first check.
 	Since time.Time `json:"since,omitzero"`
-	// Connections counts the connections of the node and its pods, at veild's last count. It counts
-	// every 30 s.
+	// Connections is the number of connections of the node and its pods to the server. veild counts
+	// them every 30 s.
 	Connections int `json:"connections"`
-	// State decides about new connections: unknown, good, slow, hangs, not_ready, certificate or
-	// silent.
+	// State decides whether the server gets new connections. It is unknown, good, slow, hangs,
+	// not_ready, certificate or silent.
 	State string `json:"state"`
 	// RoundTrip is the smoothed round trip of pings in nanoseconds. Zero means that it is unknown.
 	RoundTrip time.Duration `json:"roundTripNanoseconds,omitzero"`
 }
 
-// APIFrontend is an address that leads the node's own connections to API servers.
+// APIFrontend is an address of services.apiFrontends. The node's own connections to it are
+// translated to API servers.
 type APIFrontend struct {
 	Addr netip.AddrPort `json:"addr"`
-	// Servers are the API servers to which it leads. Without servers the address is not translated.
+	// Servers are the API servers that receive the connections. If there are none, the address is
+	// not translated.
 	Servers []netip.AddrPort `json:"servers"`
 }
 
-// APIClosed counts closed connections to API servers without an answer.
+// APIClosed counts the connections that veild closed because their API server did not answer.
 type APIClosed struct {
 	// Waiting counts connections that were connecting or had unacknowledged data; Rest counts the
 	// others.

@@ -9,13 +9,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Snapshot returns the state of the node now. It is called from several
-// goroutines, once for each scrape and status request, must not wait for the API
-// server, and should answer within a second.
+// Snapshot returns the present state of the node. Several goroutines call it, once for each scrape
+// and status request. It must not wait for the API server, and should return within a second.
 type Snapshot func() Status
 
-// Status holds everything that is shown about a node. It is the answer of the admin
-// socket in JSON; fields are added, never renamed. It holds no secret.
+// Status holds everything that is shown about a node, and no secret. Its JSON is the answer of
+// StatusPath. Fields are added, never renamed.
 type Status struct {
 	Node    string    `json:"node"`
 	Version string    `json:"version"`
@@ -33,10 +32,11 @@ type Status struct {
 	Guard   Guard             `json:"guard"`
 	MTU     MTU               `json:"mtu"`
 	Refused []cluster.Refusal `json:"refused,omitempty"`
-	// InClear names what pods and hosts send in clear as configured (docs/security.md, exceptions).
+	// InClear names the kinds of traffic that the configuration leaves in clear (exceptions of
+	// docs/security.md).
 	InClear []string `json:"inClear,omitempty"`
-	// Flowtable is "on" if packets of known flows take the kernel's flow table, otherwise the
-	// reason why they do not. It is empty until it is known.
+	// Flowtable is "on" if packets of known flows use the kernel's flow table. Otherwise it is the
+	// reason why they do not. It is empty until this is known.
 	Flowtable string `json:"flowtable,omitempty"`
 	// TunnelSources describes from which addresses tunnel datagrams are accepted. It is empty until
 	// it is known.
@@ -53,21 +53,22 @@ type Status struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
-// Source describes the source of the table.
+// Source describes the source of the table of nodes.
 type Source struct {
 	// Kind is "kubernetes", "snapshot", or "snapshot, waiting for kubernetes".
 	Kind   string `json:"kind"`
 	Synced bool   `json:"synced"`
-	// Changed is when the source last yielded. Zero means that it has not yielded yet.
+	// Changed is when the source last yielded a revision. Zero means that it has not yielded yet.
 	Changed time.Time `json:"changed,omitzero"`
 }
 
-// TableStatus describes how far the kernel follows the source.
+// TableStatus describes which revision of the source is in force in the kernel.
 type TableStatus struct {
 	// Revision is the newest revision that the source yielded; Applied is the revision in force.
 	Revision uint64 `json:"revision"`
 	Applied  uint64 `json:"applied"`
-	// Waiting is since when a revision has not been applied. It is zero when the newest is applied.
+	// Waiting is the time since which a revision waits to be applied. It is zero if the newest
+	// revision is applied.
 	Waiting time.Time `json:"waiting,omitzero"`
 	// Prefixes and NodeAddrs count the protected prefixes and node addresses.
 	Prefixes  int `json:"prefixes"`
@@ -86,11 +87,11 @@ type Device struct {
 	MTU       int          `json:"mtu"`
 	// Up reports whether the device exists, is up, and answers.
 	Up bool `json:"up"`
-	// Drops counts what veil-wg dropped or refused since its process began, by reason. It is empty
-	// if veil-wg does not count.
+	// Drops counts by reason the packets that veil-wg dropped or refused since its process began.
+	// It is empty if veil-wg does not count them.
 	Drops map[string]uint64 `json:"drops,omitempty"`
-	// Offloads are the offloads that veil-wg knows, and whether it uses them. It is empty if
-	// veil-wg does not report them.
+	// Offloads reports for each offload that veil-wg supports whether it is used. It is empty if
+	// veil-wg does not report offloads.
 	Offloads map[string]bool `json:"offloads,omitempty"`
 }
 
@@ -105,18 +106,17 @@ const (
 	PeerIdle PeerState = "idle"
 	// PeerSilent: something was sent to the peer, and nothing authentic came back for 15 s.
 	PeerSilent PeerState = "silent"
-	// PeerRefused: the peer made a claim that is not believed.
+	// PeerRefused: the peer claims a key, an address or a prefix that was refused.
 	PeerRefused PeerState = "refused"
 	// PeerKeyless: the node has published no key, so it is unreachable.
 	PeerKeyless PeerState = "keyless"
 )
 
-// peerStates lists every state, so that metrics show a zero for each.
+// peerStates lists every state, so that metrics have a series, possibly 0, for each.
 var peerStates = []PeerState{PeerUp, PeerIdle, PeerSilent, PeerRefused, PeerKeyless}
 
-// Peer is another node on one tunnel device; a node that is reached through
-// several devices appears once for each, one that is reached through none once
-// with an empty Device.
+// Peer is another node on one tunnel device. A node on several devices has a Peer for each device.
+// A node on no device has one Peer with an empty Device.
 type Peer struct {
 	Name       string         `json:"name"`
 	State      PeerState      `json:"state"`
@@ -126,19 +126,18 @@ type Peer struct {
 	AllowedIPs []netip.Prefix `json:"allowedIPs,omitempty"`
 	// Handshake is when the last handshake completed. Zero means that none has.
 	Handshake time.Time `json:"handshake,omitzero"`
-	// Heard is when something authentic last came from the peer, as far as this veild has seen.
-	// Zero means never.
+	// Heard is when this veild last noticed an authentic packet of the peer. Zero means never.
 	Heard time.Time `json:"heard,omitzero"`
-	// SilentSince is since when packets to the peer have had no answer. It is set only in
-	// PeerSilent.
+	// SilentSince is the time since which packets to the peer have had no answer. It is set only in
+	// state PeerSilent.
 	SilentSince time.Time `json:"silentSince,omitzero"`
-	// Received and Sent count bytes inside UDP, since the device was made.
+	// Received and Sent count bytes of UDP payload since the device was created.
 	Received uint64 `json:"received"`
 	Sent     uint64 `json:"sent"`
-	// MTU is the MTU of the route to the peer, bytes. 0 means the MTU of the device.
+	// MTU is the MTU of the route to the peer in bytes. 0 means the MTU of the device.
 	MTU int `json:"mtu,omitempty"`
 	// Singly reports whether veil-wg sends datagrams to the peer one by one, because the path loses
-	// segmented ones.
+	// datagrams that were sent with segmentation offload.
 	Singly bool `json:"singly,omitempty"`
 }
 
@@ -147,12 +146,12 @@ type Guard struct {
 	InForce bool `json:"inForce"`
 	// Hook is "tcx" or "clsact".
 	Hook string `json:"hook,omitempty"`
-	// Links are the interfaces it is attached to.
+	// Links are the interfaces that the guard is attached to.
 	Links []string `json:"links"`
 	Drops []Drop   `json:"drops"`
 	// MarksRestored counts packets of pods and tunnels whose mark another program had overwritten.
 	MarksRestored uint64 `json:"marksRestored,omitempty"`
-	// Ranges and NodeAddrs are the addresses that must not be seen in clear.
+	// Ranges and NodeAddrs are the addresses that must not occur in clear.
 	Ranges    []netip.Prefix `json:"ranges"`
 	NodeAddrs []netip.Addr   `json:"nodeAddrs"`
 }
@@ -160,7 +159,7 @@ type Guard struct {
 // Drop counts the packets that were dropped for one reason.
 type Drop struct {
 	Number uint32 `json:"number"`
-	// Name is the reason in one word, as in metrics; Sentence is for people.
+	// Name is the reason in one word, as in metrics. Sentence explains it to people.
 	Name     string `json:"name"`
 	Sentence string `json:"sentence"`
 	Packets  uint64 `json:"packets"`
@@ -168,7 +167,7 @@ type Drop struct {
 	Harmless bool `json:"harmless,omitempty"`
 }
 
-// Blocked returns how many packets the guard dropped, without harmless ones.
+// Blocked returns how many packets the guard dropped, except for harmless reasons.
 func (g Guard) Blocked() (packets uint64) {
 	for _, d := range g.Drops {
 		if !d.Harmless {
@@ -178,7 +177,7 @@ func (g Guard) Blocked() (packets uint64) {
 	return packets
 }
 
-// MTU describes how the MTU of pods was computed, bytes.
+// MTU describes how the MTU of pods was computed. Values are in bytes.
 type MTU struct {
 	Underlay int `json:"underlay"`
 	Pod      int `json:"pod"`
@@ -186,7 +185,7 @@ type MTU struct {
 	Explanation []string `json:"explanation,omitempty"`
 }
 
-// Lag returns how long the kernel has been behind the source.
+// Lag returns how long a revision has waited to be applied. It returns 0 if no revision waits.
 func (t TableStatus) Lag(now time.Time) time.Duration {
 	if t.Waiting.IsZero() {
 		return 0

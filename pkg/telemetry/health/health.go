@@ -31,22 +31,21 @@ func New(limit time.Duration, steps ...string) *Health {
 	return h
 }
 
-// Beat reports that the loop is running.
+// Beat records that the daemon's main loop is running.
 func (h *Health) Beat() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.beat = h.Now()
 }
 
-// Done reports that step is done. Undone reports that it no longer holds, for
-// example because the guard was found missing.
+// Done records that step is done.
 func (h *Health) Done(step string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.pending, step)
 }
 
-// Undone reports that step no longer holds.
+// Undone records that step is no longer done, for example because the guard is missing.
 func (h *Health) Undone(step string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -64,7 +63,7 @@ func (h *Health) Alive() []string {
 	return nil
 }
 
-// Ready returns the reasons why the node is not ready, sorted, or nil when it is.
+// Ready returns the reasons why the node is not ready, sorted, or nil when it is ready.
 func (h *Health) Ready() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
