@@ -5,8 +5,8 @@
 // Start reading at newVeilctl, which lists the verbs. Verbs for one veild use its socket. Verbs
 // for a cluster use a kubeconfig (pkg/remote), and reach each veild by running veilctl in its pod.
 //
-// A verb stands in the folder of internal that has its name, or else the name of its group in the
-// help: node or cluster.
+// The package of a verb is the folder of internal with the name of the verb or, if there is none,
+// with the name of its group in the help: node or cluster.
 package main
 
 import (

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// walkLimit bounds connectivity.
+// walkLimit bounds the duration of connectivity.
 const walkLimit = 10 * time.Minute
 
 // Command returns the verb that writes the audit file.
@@ -63,7 +63,7 @@ jq -r '.notLookedAt[] | .what + ": " + .why' audit/result.json`,
 	})
 }
 
-// write gathers and writes the report, and prints the verdict.
+// write gathers the report, writes it into the folder dir, and prints the verdict.
 func write(c verb.Call, dir string, from *collector) error {
 	r := from.run(c.Ctx)
 	r.finish(from.secrets())
@@ -89,7 +89,8 @@ func write(c verb.Call, dir string, from *collector) error {
 	return nil
 }
 
-// connectivity returns the section about the kinds of flow, which it sends if there is an image.
+// connectivity sends every kind of flow and returns the section about them. Without an image of the
+// tools it sends none, and the section contains the reason.
 func (c *collector) connectivity(ctx context.Context) *Section {
 	s := newWalk()
 	switch {

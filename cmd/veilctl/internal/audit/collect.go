@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
-// never lists what no run looks at.
+// never lists the things that no run examines.
 var never = []string{
 	"packets before and after this run, and packets below the kernel's packet sockets (XDP)",
 	"a network that the nodes' guards do not protect, such as a second link of a pod",
@@ -31,7 +31,7 @@ var never = []string{
 	"whether the programs of a node are the ones of its image: a node answers for itself",
 }
 
-// collector gathers the sections.
+// collector gathers the sections of one report.
 type collector struct {
 	cluster *remote.Cluster
 	// image is the image of the tools for connectivity. "" leaves connectivity out.
@@ -43,7 +43,7 @@ type collector struct {
 	progress io.Writer
 	mu       sync.Mutex // guards progress
 
-	// veild holds the pod of each Linux node; the pod's name is empty where there is none.
+	// veild holds veild's pod by Linux node. The pod is empty if the node has none.
 	veild map[string]corev1.Pod
 	// podsErr is the reason why veild's pods are not known.
 	podsErr error
@@ -56,8 +56,8 @@ func (c *collector) say(format string, args ...any) {
 		fmt.Sprintf(format, args...))
 }
 
-// run gathers all sections. What cannot be read is recorded there, and does not end the run. The
-// end of ctx does; the sections then hold what was read until then.
+// run gathers all sections. A part that cannot be read is recorded in its section and does not end
+// the run. If ctx ends, run returns what it has read so far.
 func (c *collector) run(ctx context.Context) *Result {
 	c.say("reading the API server and the status of all nodes")
 	facts := cluster.Gather(ctx, c.cluster, "", nil)
@@ -90,12 +90,12 @@ func (c *collector) run(ctx context.Context) *Result {
 	}
 }
 
-// secrets returns what removes secrets. No key stays, public ones neither.
+// secrets returns a Redactor for the report. It removes all keys, public keys included.
 func (c *collector) secrets() *redact.Redactor {
 	return redact.New(nil, redact.OfClient(c.cluster.Config))
 }
 
-// pods reads all pods of Kubeveil, and those of veild by node.
+// pods returns all pods of Kubeveil, and sets c.veild.
 func (c *collector) pods(ctx context.Context) ([]corev1.Pod, error) {
 	ours, err := c.cluster.Client.CoreV1().Pods(remote.SystemNamespace).List(ctx,
 		metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kubeveil"})
@@ -122,8 +122,8 @@ func (c *collector) pods(ctx context.Context) ([]corev1.Pod, error) {
 // noPod is the reason why a node did not answer.
 const noPod = "no pod of veild on this node"
 
-// lines runs a verb that prints lines on all nodes, and counts the lines by a field. It returns the
-// answers in the order of the nodes' names.
+// lines runs the verb called name on all nodes, and counts the JSON lines that it prints by the
+// value of field. It returns the answers sorted by node.
 func (c *collector) lines(ctx context.Context, field, name string, flags ...string) []lineAnswer {
 	if c.podsErr != nil {
 		return []lineAnswer{{tally: tally{node: "all nodes"}, err: c.podsErr.Error()}}
@@ -158,10 +158,10 @@ func (c *collector) linesOf(ctx context.Context, node, field, name string,
 	return newAnswer(t, name, err)
 }
 
-// interrupted is the reason why something was not looked at.
+// interrupted is the reason for everything that an interrupted run did not examine.
 const interrupted = "the run was interrupted before"
 
-// newSetting returns what decides which exceptions are in force.
+// newSetting returns the facts that decide which exceptions are in force.
 func newSetting(facts preflight.Facts, ours []corev1.Pod, oursErr error,
 	status cluster.Report) setting {
 	s := setting{from: facts.ConfigFrom, groups: facts.Groups, sources: map[string]string{},

@@ -1,18 +1,24 @@
 // Package audit writes the audit file of a whole cluster: one HTML page for people, and result.json
 // with samples for programs.
 //
-// It promises that the page needs nothing else (no script, no font, no request), that each verdict
-// stands first in its row, and that the page lists what was not looked at, and why. What nodes,
-// pods and the API server say is text only: it passes clean and package redact, its length is
-// bounded, and html/template escapes it. A node may have been taken over: it can lie about itself,
-// and nothing more.
+// It promises:
 //
-// The folder is written as a whole, or not at all. An interrupted run writes what it has, and the
-// page says that it was interrupted.
+//   - The page is self-contained: it needs no script, no font and no request.
 //
-//	collect ──► sections: rows with a verdict, samples ──► finish ──► page, result.json
-//	(API server, exec in veild's pods,                     (pure)
-//	 pods that read the uplinks)
+//   - Each row begins with its verdict.
 //
-// Start reading at Command; result.go has what is known at the end, collect.go where it comes from.
+//   - The page lists what was not examined, and why.
+//
+//   - Text from nodes, pods and the API server passes clean and package redact, is bounded in
+//     length, and is escaped by html/template. So a node that was taken over can lie about itself,
+//     but can do nothing else to the page.
+//
+//   - The folder is written completely or not at all. An interrupted run writes what it has read,
+//     and the page shows that it was interrupted.
+//
+//     collect ──► sections: rows with a verdict, samples ──► finish ──► page, result.json
+//     (API server, exec in veild's pods,                     (pure)
+//     pods that read the uplinks)
+//
+// Start reading at Command. result.go defines the result, and collect.go gathers it.
 package audit

@@ -24,7 +24,7 @@ var (
 	markup       = strings.NewReplacer("`", "", "**", "")
 )
 
-// exceptions reads the rows from the text of the document.
+// exceptions returns the rows of the table of exceptions in document, which is docs/security.md.
 func exceptions(document string) (rows []exception) {
 	_, below, _ := strings.Cut(document, "\n## Exceptions\n")
 	section, _, _ := strings.Cut(below, "\n## ")
@@ -34,14 +34,14 @@ func exceptions(document string) (rows []exception) {
 	for _, m := range exceptionRow.FindAllStringSubmatch(section, -1) {
 		number, err := strconv.Atoi(m[1])
 		if err != nil {
-			continue // \d+ of a number that has no end
+			continue // the number is too large for an int
 		}
 		rows = append(rows, exception{number, plain(m[2]), plain(m[3]), plain(m[4])})
 	}
 	return rows
 }
 
-// state reports whether an exception is in force.
+// state is the answer to whether an exception is in force.
 type state string
 
 const (
@@ -50,23 +50,23 @@ const (
 	unknown state = "not known"
 )
 
-// setting is what decides which exceptions are in force.
+// setting holds the facts that decide which exceptions are in force.
 type setting struct {
-	// cfg is veild's configuration, and from its origin. unread is the reason why it could not be
-	// read; "" if it was.
+	// cfg is veild's configuration, and from names its origin. unread is the reason why it could
+	// not be read; "" if it could.
 	cfg          config.Config
 	from, unread string
-	// groups are the API groups.
+	// groups are the API groups of the cluster.
 	groups []string
-	// volumes reports whether pods of veil-csi run. podsUnread is the reason why that is not known.
+	// volumes reports whether pods of veil-csi exist. podsUnread is the reason why Kubeveil's pods
+	// could not be read; "" if they could.
 	volumes    bool
 	podsUnread string
-	// sources describes by node from which addresses tunnel datagrams are accepted, see
-	// telemetry.Status.
+	// sources holds TunnelSources of telemetry.Status, by node.
 	sources map[string]string
 }
 
-// byConfig returns the state that a setting of the configuration gives.
+// byConfig returns the state of an exception that the configuration opens or closes, and why.
 func (s setting) byConfig(isOpen bool, why string) (state, string) {
 	switch {
 	case s.unread != "":
@@ -77,12 +77,13 @@ func (s setting) byConfig(isOpen bool, why string) (state, string) {
 	return closed, why + ", by the configuration of " + s.from
 }
 
-// always is the judgement of an exception that no setting closes.
+// always returns the judgement of an exception that is always open, because of why.
 func always(why string) func(setting) (state, string) {
 	return func(setting) (state, string) { return open, why }
 }
 
-// judgements decides for each exception, by number, whether it is in force.
+// judgements holds the function that decides whether an exception is in force, by the exception's
+// number.
 var judgements = map[int]func(setting) (state, string){
 	1: func(s setting) (state, string) {
 		return s.byConfig(s.cfg.Masquerade, fmt.Sprintf("masquerade: %t", s.cfg.Masquerade))

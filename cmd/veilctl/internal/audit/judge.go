@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// judgeStatus returns the section about the status of the nodes. A node without an answer is bad.
+// judgeStatus returns the section about the status of the nodes. A node that did not answer is bad.
 func judgeStatus(r cluster.Report, err error) *Section {
 	s := &Section{Name: "status", Title: "Status of the nodes",
 		Text: "What veilctl status shows: whether the node's tunnels, guard and policies work.",
@@ -48,8 +48,8 @@ func judgeStatus(r cluster.Report, err error) *Section {
 	return s
 }
 
-// judgeCheck returns the section about what the cluster lacks. Rights for an installation do not
-// count: an auditor need not have them.
+// judgeCheck returns the section with the findings of check. Missing rights of the user are only a
+// Note, because an auditor does not need the rights for an installation.
 func judgeCheck(f preflight.Facts) *Section {
 	s := &Section{Name: "check", Title: "Fitness of the cluster",
 		Text: "What veilctl check finds: the API server, ranges, kernels, other network plugins.",
@@ -70,9 +70,9 @@ func judgeCheck(f preflight.Facts) *Section {
 
 // flowSummary is the last line of veilctl flows -o json.
 type flowSummary struct {
-	// Count counts all connections by class, those too that are not printed.
+	// Count counts all connections by class, including those that were not printed.
 	Count map[string]int `json:"count"`
-	// Alarms counts connections of pods with the cluster that are in clear.
+	// Alarms counts connections between pods and the cluster that are in clear.
 	Alarms int `json:"alarms"`
 	// Notes are sentences about what cannot be seen on the node.
 	Notes []string `json:"notes"`
@@ -84,8 +84,8 @@ var flowTitles = map[string]string{
 	"host": "host to host, in clear",
 }
 
-// judgeFlows returns the section about connections by class. A connection of a pod with the cluster
-// in clear is bad.
+// judgeFlows returns the section about connections by class. A connection in clear between a pod
+// and the cluster is bad.
 func judgeFlows(answers []lineAnswer) *Section {
 	s := &Section{Name: "flows", Title: "Flows by class",
 		Text: "What veilctl flows shows at the end of the run. Flows of hosts and to the outside " +
@@ -107,8 +107,8 @@ func judgeFlows(answers []lineAnswer) *Section {
 	return s
 }
 
-// readFlows adds rows for the summary of a node. Its counts replace the counts of the lines. An
-// answer without a summary has no end.
+// readFlows adds rows for the summary of a node, and replaces the counted lines by the counts of
+// the summary. An answer without a summary is incomplete.
 func (s *Section) readFlows(a *lineAnswer) {
 	var sum flowSummary
 	if json.Unmarshal(a.summary, &sum) == nil {
@@ -127,10 +127,11 @@ func (s *Section) readFlows(a *lineAnswer) {
 	}
 }
 
-// counted is how many lines have a value, on how many nodes.
+// counted is the number of lines with one value of a field, and the number of their nodes.
 type counted struct{ lines, nodes int }
 
-// count adds samples and the nodes without a whole answer to s, and returns the lines by value.
+// count returns the number of lines by value. It adds the samples to s, and a row for each node
+// without a complete answer.
 func (s *Section) count(answers []lineAnswer) map[string]counted {
 	sum := map[string]counted{}
 	for _, a := range answers {
@@ -149,8 +150,8 @@ func (s *Section) count(answers []lineAnswer) map[string]counted {
 	return sum
 }
 
-// judgeDrops returns the section about dropped packets. Counters are differences between two
-// answers to status.
+// judgeDrops returns the section about dropped packets. Its numbers are the differences between the
+// counters of two reports of status.
 func judgeDrops(answers []lineAnswer, before, after cluster.Report) *Section {
 	s := &Section{Name: "drops", Title: "Dropped packets by reason",
 		Text: "Counters count all packets, as far as a node answered at the beginning and at the " +
@@ -264,9 +265,10 @@ func newWalk() *Section {
 		Head: []string{"flow", "way", "observed", "promised", "remark"}}
 }
 
-// dropCounts are counters of dropped packets of all nodes by reason.
+// dropCounts holds the numbers of dropped packets of all nodes by reason.
 type dropCounts struct {
-	// during counts those of nodes that answered twice, between their answers.
+	// during counts the packets that were dropped between the two answers of a node, for nodes that
+	// answered twice. total counts all packets.
 	during, total map[string]uint64
 	harmless      map[string]bool
 }

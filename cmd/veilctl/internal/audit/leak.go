@@ -25,35 +25,35 @@ import (
 )
 
 const (
-	// leakSuite is the beginning of the name of the namespace of the pods that read uplinks.
+	// leakSuite is the prefix of the name of the namespace with the pods that read uplinks.
 	leakSuite = "veilctl-report"
-	// startLimit bounds the start of such a pod, and endLimit its end after its time.
+	// startLimit bounds the start of such a pod. endLimit bounds its end after the reading time.
 	startLimit = 3 * time.Minute
 	endLimit   = 2 * time.Minute
 	// clearLimit bounds the removal of the namespace, also after Ctrl-C.
 	clearLimit = 6 * time.Minute
-	// maxLog bounds the bytes of a pod's answer, and shownLeaks its frames in clear.
+	// maxLog bounds the bytes of a pod's answer. shownLeaks bounds its examples of frames in clear.
 	maxLog     = 512 << 10
 	shownLeaks = 5
-	// lookEvery is the pause between two looks at the pods; a hundredth of a second more per node.
+	// lookEvery is the interval between two lists of the pods. 10 ms per node are added.
 	lookEvery = 2 * time.Second
-	// tellEvery is the pause between two lines of progress.
+	// tellEvery is the interval between two lines of progress.
 	tellEvery = 30 * time.Second
 )
 
-// leakReader reads the uplinks of all nodes, by a pod of veild's own image on each.
+// leakReader reads the uplinks of all nodes. On each node it runs a pod of veild's own image.
 type leakReader struct {
 	*collector
 	section   *Section
 	namespace string
-	// waiting holds the nodes by the names of pods that have not answered.
+	// waiting holds the pods that have not answered: the node by the name of its pod.
 	waiting map[string]string
-	// failed is the error of the last look; nil if it succeeded.
+	// failed is the error of the last list of the pods; nil if it succeeded.
 	failed error
 }
 
-// leaks returns the section about frames in clear on the nodes' uplinks. It needs the right to make
-// a namespace with pods on the host's network, and removes both.
+// leaks returns the section about frames in clear on the nodes' uplinks. It creates a namespace
+// with pods on the host's network, and removes it at the end. The user needs the rights to do so.
 func (c *collector) leaks(ctx context.Context) *Section {
 	s := &Section{Name: "leakcheck", Title: "Frames on the nodes' uplinks",
 		Text: "What veilctl leakcheck saw on each node: every frame of the interfaces that the " +
@@ -91,7 +91,7 @@ func (c *collector) leaks(ctx context.Context) *Section {
 	return s
 }
 
-// start makes the pods.
+// start creates the pods.
 func (r *leakReader) start(ctx context.Context) {
 	pods := r.cluster.Client.CoreV1().Pods(r.namespace)
 	for i, on := range slices.Sorted(maps.Keys(r.veild)) {
@@ -140,7 +140,7 @@ func leakPod(name, on, image string, long time.Duration) *corev1.Pod {
 					SeccompProfile: &corev1.SeccompProfile{
 						Type: corev1.SeccompProfileTypeRuntimeDefault},
 				},
-				// The socket alone: the node's private key lies beside it.
+				// Mount only the socket, not its folder: the node's private key is in the folder.
 				VolumeMounts: []corev1.VolumeMount{{Name: "socket", MountPath: abi.AdminSocket,
 					ReadOnly: true}},
 			}},
@@ -150,7 +150,8 @@ func leakPod(name, on, image string, long time.Duration) *corev1.Pod {
 	}
 }
 
-// wait reads the answers of the pods as they end.
+// wait reads the answer of each pod when the pod ends. It returns when no pod is left, when the
+// time is over, or when ctx ends.
 func (r *leakReader) wait(ctx context.Context) {
 	began, told := time.Now(), time.Now()
 	pause := time.NewTicker(lookEvery + time.Duration(len(r.waiting))*10*time.Millisecond)
@@ -187,13 +188,13 @@ func (r *leakReader) wait(ctx context.Context) {
 	}
 }
 
-// look reads the answers of the pods that have ended. If late is set, pods that have not started do
-// not count any more.
+// look reads the answers of the pods that have ended. If late is set, it gives up pods that have
+// not started.
 func (r *leakReader) look(ctx context.Context, late bool) {
 	pods := r.cluster.Client.CoreV1().Pods(r.namespace)
 	list, err := pods.List(ctx, metav1.ListOptions{})
 	if r.failed = err; err != nil {
-		return // the next look may succeed
+		return // the next list may succeed
 	}
 
 	var g errgroup.Group
@@ -229,8 +230,8 @@ func ended(p corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// readLog returns the log of a pod. The kubelet that sends it may have been taken over: the length
-// is bounded here, too.
+// readLog returns the log of a pod. It bounds the length itself, because the kubelet that sends the
+// log may have been taken over.
 func readLog(ctx context.Context, request *rest.Request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, verb.NodeLimit)
 	defer cancel()
@@ -242,7 +243,8 @@ func readLog(ctx context.Context, request *rest.Request) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(log, maxLog))
 }
 
-// podEnd returns why the kubelet ended a pod; nil if its program ended by itself.
+// podEnd returns the reason why the kubelet ended a pod, or nil if the pod's program ended by
+// itself.
 func podEnd(p corev1.Pod) error {
 	if p.Status.Phase == corev1.PodFailed && p.Status.Reason != "" {
 		return fmt.Errorf("its pod was ended: %s: %s", p.Status.Reason, p.Status.Message)
@@ -250,7 +252,7 @@ func podEnd(p corev1.Pod) error {
 	return nil
 }
 
-// judgeLeaks adds the row of a node whose pod wrote text.
+// judgeLeaks adds the row of the node called on. text is the log of the node's pod.
 func (s *Section) judgeLeaks(on string, text []byte, err error, long time.Duration) {
 	var r node.LeakReport
 	if decodeErr := json.Unmarshal(text, &r); decodeErr != nil {

@@ -20,22 +20,23 @@ const (
 	overflowKind = "others"
 )
 
-// errCut ends a node's lines.
+// errCut is the error for a node that prints more than maxLines bytes.
 var errCut = fmt.Errorf("its answer is longer than %d MiB", maxLines>>20)
 
-// tally counts JSON objects, one per line, by the value of a field. It keeps a few of each as
-// samples, and no more of what a node writes.
+// tally counts JSON objects, one per line, by the value of a field. Of each value it keeps a few
+// objects as samples, and discards the others.
 type tally struct {
 	node, field string
 	counts      map[string]int
 	samples     []json.RawMessage
-	// summary is the last object in the field summary of a line, which is not counted.
+	// summary is the value of the field summary in the last line that has this field. Such lines
+	// are not counted.
 	summary json.RawMessage
-	// malformed counts lines that are not such objects.
+	// malformed counts lines that are not JSON objects with the field.
 	malformed int
 	bytes     int
 	rest      []byte
-	// skips reports whether the rest of a line that is too long is left out.
+	// skips reports whether the present line is too long, so that its rest is discarded.
 	skips bool
 }
 
@@ -61,7 +62,7 @@ func (t *tally) Write(text []byte) (int, error) {
 	return written, nil
 }
 
-// line counts the line that has ended.
+// line counts the line in t.rest, which is complete.
 func (t *tally) line() {
 	line, skips := bytes.TrimSpace(t.rest), t.skips
 	t.rest, t.skips = t.rest[:0], false
@@ -93,7 +94,7 @@ func (t *tally) line() {
 	}
 	name, err := json.Marshal(t.node)
 	if err != nil {
-		return // a string always has JSON
+		return // encoding a string as JSON never fails
 	}
 	fields["node"] = name
 	if sample, err := json.Marshal(fields); err == nil {
@@ -101,11 +102,11 @@ func (t *tally) line() {
 	}
 }
 
-// lineAnswer is what one node answered to a verb that prints lines.
+// lineAnswer is the answer of one node to a verb that prints lines.
 type lineAnswer struct {
 	tally
-	// err is the reason why there is no answer, or only a part of one. status is the exit status of
-	// the node's veilctl.
+	// err is the reason why the answer is missing or incomplete; "" if it is complete. status is
+	// the exit status of the node's veilctl.
 	err    string
 	status int
 }
@@ -122,7 +123,7 @@ func newAnswer(t tally, name string, err error) lineAnswer {
 		a.err = strings.TrimPrefix(ended.Stderr, "veilctl: ")
 		switch {
 		case ended.Status == verb.ExitWrong && t.bytes > 0:
-			a.err = "" // what it printed says more than its status
+			a.err = "" // the output explains more than the exit status
 		case strings.Contains(a.err, "unknown verb"):
 			a.err = "this veild has no " + name
 		case a.err == "":

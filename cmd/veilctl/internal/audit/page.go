@@ -23,7 +23,7 @@ var tmpl = template.Must(template.New("audit").Funcs(template.FuncMap{
 	"text":  func(one json.RawMessage) string { return string(one) },
 }).Parse(page))
 
-// tone returns the class of a verdict on the page.
+// tone returns the CSS class of a verdict.
 func tone(v Verdict) string {
 	return map[Verdict]string{Good: "good", Bad: "bad", Unseen: "unseen"}[v]
 }

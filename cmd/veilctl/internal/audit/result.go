@@ -13,10 +13,10 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 )
 
-// Bounds of what nodes can make grow.
+// Bounds of the parts of a report that depend on answers of nodes.
 const (
-	// maxRows bounds the rows of a section and maxText the bytes of their cells, the worst rows
-	// first. maxCell bounds the bytes of a cell.
+	// maxRows bounds the rows of a section, and maxText the bytes of their cells; the worst rows
+	// are kept. maxCell bounds the bytes of a cell.
 	maxRows = 2000
 	maxText = 512 << 10
 	maxCell = 600
@@ -25,24 +25,24 @@ const (
 	// maxSamples bounds the samples of a section, and maxSample the bytes of one.
 	maxSamples = 300
 	maxSample  = 4 << 10
-	// maxGaps bounds the reasons of a section why something was not looked at.
+	// maxGaps bounds the gaps of a section.
 	maxGaps = 100
 )
 
-// Verdict is what was found, from good to bad.
+// Verdict is the result of a row, a section or the report.
 type Verdict string
 
 // Verdicts.
 const (
 	Good Verdict = "good"
-	// Note is something that an auditor should know, and that is as documented.
+	// Note means that an auditor should know the fact, and that it is as documented.
 	Note Verdict = "note"
-	// Unseen is something that was not looked at, or not enough.
+	// Unseen means that the subject was not examined, or not completely.
 	Unseen Verdict = "not looked at"
 	Bad    Verdict = "bad"
 )
 
-// order has the verdicts from good to bad.
+// order lists the verdicts from good to bad.
 var order = []Verdict{Good, Note, Unseen, Bad}
 
 func worse(a, b Verdict) int { return slices.Index(order, a) - slices.Index(order, b) }
@@ -58,17 +58,17 @@ type Result struct {
 	Veilctl     string    `json:"veilctl"`
 	Began       time.Time `json:"began"`
 	Ended       time.Time `json:"ended"`
-	// For is how long the uplinks were to be read.
+	// For is the requested duration of reading the uplinks.
 	For      string     `json:"for"`
 	Sections []*Section `json:"sections"`
-	// Unseen lists what was not looked at, and why. Never lists what no run looks at.
+	// Unseen lists what this run did not examine, and why. Never lists what no run examines.
 	Unseen []Gap    `json:"notLookedAt"`
 	Never  []string `json:"neverLookedAt"`
 	// Redacted counts the secrets that were removed.
 	Redacted int `json:"redacted"`
 }
 
-// Gap is something that was not looked at.
+// Gap is something that was not examined, and the reason.
 type Gap struct {
 	What string `json:"what"`
 	Why  string `json:"why"`
@@ -78,17 +78,19 @@ type Gap struct {
 type Section struct {
 	Name  string `json:"name"`
 	Title string `json:"title"`
-	// Text explains how to read it.
+	// Text explains the section to the reader.
 	Text string `json:"text"`
-	// Verdict is the worst verdict of its rows.
+	// Verdict is the worst verdict of the section's rows.
 	Verdict Verdict `json:"verdict"`
-	// Informs reports whether the verdicts of the section do not count for the whole.
+	// Informs reports whether the section is only for information: its verdict does not count for
+	// the verdict of the report.
 	Informs bool     `json:"informs,omitempty"`
 	Head    []string `json:"head"`
 	Rows    []Row    `json:"rows"`
-	// More counts the rows that are left out, which are not worse than those that are there.
+	// More counts the rows that were left out. They are not worse than the rows in Rows.
 	More int `json:"more,omitempty"`
-	// Samples are JSON objects of nodes, each with the field node. MoreSamples counts the others.
+	// Samples are JSON objects from nodes, each with the field node. MoreSamples counts the samples
+	// that were left out.
 	Samples     []json.RawMessage `json:"samples,omitempty"`
 	MoreSamples int               `json:"moreSamples,omitempty"`
 }
@@ -96,11 +98,11 @@ type Section struct {
 // Row is a line of a section.
 type Row struct {
 	Verdict Verdict `json:"verdict"`
-	// Word replaces the verdict's name for people.
+	// Word replaces the name of the verdict on the page.
 	Word string `json:"word,omitempty"`
-	// Cells are as many as Head of the section has. The first one names the subject.
+	// Cells has one cell per column in the section's Head. The first cell names the subject.
 	Cells []string `json:"cells"`
-	// Why is the reason of Unseen.
+	// Why is the reason why the subject was not examined, or not completely.
 	Why string `json:"why,omitempty"`
 }
 
@@ -108,7 +110,7 @@ func (s *Section) add(v Verdict, cells ...string) {
 	s.Rows = append(s.Rows, Row{Verdict: v, Cells: cells})
 }
 
-// lacks adds a row for a subject that was not looked at. The last cell is the reason.
+// lacks adds a row for a subject that was not examined. The last cell is the reason.
 func (s *Section) lacks(what, why string) {
 	cells := make([]string, len(s.Head))
 	cells[0], cells[len(cells)-1] = what, why
@@ -122,7 +124,8 @@ func (s *Section) addSamples(samples []json.RawMessage) {
 	s.MoreSamples += len(samples) - room
 }
 
-// finish sorts rows by their verdicts, bounds and cleans all texts, and sums up. It is pure.
+// finish sorts rows by verdict, bounds and cleans all texts, and sets the verdicts and Unseen. It
+// has no side effects outside r.
 func (r *Result) finish(secrets *redact.Redactor) {
 	known := map[string]string{} // a reason often repeats
 	text := func(t string) string {
@@ -167,7 +170,7 @@ func (r *Result) finish(secrets *redact.Redactor) {
 	}
 }
 
-// cut leaves out the rows beyond the bounds.
+// cut removes the rows beyond maxRows and maxText.
 func (s *Section) cut() {
 	kept, bytes := 0, 0
 	for ; kept < min(len(s.Rows), maxRows) && bytes < maxText; kept++ {
@@ -179,7 +182,7 @@ func (s *Section) cut() {
 	s.Rows = s.Rows[:kept]
 }
 
-// gaps returns what was not looked at: subjects with the same reason share one.
+// gaps returns what the section did not examine. Subjects with the same reason share a Gap.
 func (s *Section) gaps() (gaps []Gap) {
 	names := map[string][]string{}
 	var reasons []string
@@ -202,7 +205,8 @@ func (s *Section) gaps() (gaps []Gap) {
 	return gaps
 }
 
-// cleanSamples removes secrets and bounds the samples. It returns how many secrets it removed.
+// cleanSamples removes secrets from the samples, and bounds the length of each sample. It returns
+// how many secrets it removed.
 func (s *Section) cleanSamples(secrets *redact.Redactor) (removed int) {
 	for i, one := range s.Samples {
 		var fields any
@@ -241,8 +245,8 @@ func cleanValue(v any) any {
 	return v
 }
 
-// clean returns text of at most maxCell bytes without characters that could change how text around
-// it looks: controls, and formats such as the direction of writing.
+// clean returns at most maxCell bytes of text. It replaces control and format characters, such as
+// those that change the direction of writing, because they could change how other text looks.
 func clean(text string) string {
 	text = strings.ToValidUTF8(text, string(unicode.ReplacementChar))
 	if len(text) > maxCell {
@@ -263,10 +267,10 @@ func clean(text string) string {
 // Label returns the verdict of a row as people read it, with its mark.
 func (w Row) Label() string { return mark(w.Verdict) + " " + cmp.Or(w.Word, string(w.Verdict)) }
 
-// Label returns the verdict of a section as people read it.
+// Label returns the verdict of a section for people.
 func (s *Section) Label() string { return label(s.Verdict, len(s.Rows)) }
 
-// Label returns the verdict of the whole as people read it.
+// Label returns the verdict of the report for people.
 func (r *Result) Label() string { return label(r.Verdict, 2) }
 
 func label(v Verdict, rows int) string {

@@ -37,8 +37,8 @@ func checkFolder(dir string) error {
 	return os.Remove(tmp)
 }
 
-// writeFolder writes the folder as a whole, or nothing, and returns the SHA-256 of its files by
-// name. Only the user can read the files: they name pods of all tenants.
+// writeFolder writes the complete folder or nothing, and returns the SHA-256 of its files by name.
+// Only the user can read the files, because they name pods of all tenants.
 func writeFolder(dir string, r *Result) (sums map[string]string, err error) {
 	dir = filepath.Clean(dir)
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), ".veilctl-report-*")
@@ -68,7 +68,7 @@ func writeFolder(dir string, r *Result) (sums map[string]string, err error) {
 			return nil, err
 		}
 	}
-	// rename(2) replaces an empty folder, and refuses one with files.
+	// rename(2) replaces an empty folder, and fails if the folder has files.
 	if err := os.Rename(tmp, dir); err != nil {
 		return nil, fmt.Errorf("--out: %w", err)
 	}

@@ -21,8 +21,7 @@ type benchFlags struct {
 	options       network.Options
 }
 
-// Command returns the verb that measures the network of a cluster, with the verb that measures its
-// volumes below it.
+// Command returns the verb that measures the network of a cluster. Its subcommand measures volumes.
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "bench", Short: "Measure TCP, UDP, latency and CPU time between two nodes",
@@ -66,7 +65,7 @@ func (f *benchFlags) measure(c verb.Call) error {
 	})
 }
 
-// parse checks the flags.
+// parse checks the flags and returns the options.
 func (f *benchFlags) parse() (network.Options, error) {
 	o := f.options
 	var err error

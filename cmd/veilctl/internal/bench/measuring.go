@@ -14,15 +14,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
-// measuring holds the common options of measurements of a cluster: the cluster, the length of a
-// sample, and the place of the report.
+// measuring holds the options that all measurements of a cluster have: the cluster, the image of
+// the tools, the folder of the report, and the length of a sample in seconds.
 type measuring struct {
 	access     remote.Access
 	image, out string
 	seconds    int
 }
 
-// register adds the flags. out is the default folder; sample describes a sample.
+// register adds the flags. out is the default folder, and sample the help text of --seconds.
 func (m *measuring) register(cmd *cobra.Command, out, sample string) {
 	fs := cmd.Flags()
 	m.access.Register(fs)
@@ -31,11 +31,12 @@ func (m *measuring) register(cmd *cobra.Command, out, sample string) {
 	fs.IntVar(&m.seconds, "seconds", 10, sample)
 }
 
-// secondsFit reports whether a sample is neither too short nor too long.
+// secondsFit reports whether the length of a sample is in the allowed range.
 func (m *measuring) secondsFit() bool { return m.seconds >= 1 && m.seconds <= 600 }
 
 // run connects to the cluster, measures it, and writes and prints the report, even if measure
-// returned an error with it. It returns that error, or verb.ErrWrong if only gates were missed.
+// returns an error beside the report. It returns the error of measure, or verb.ErrWrong if a gate
+// was missed.
 func (m *measuring) run(c verb.Call, measure func(k *remote.Cluster,
 	progress func(format string, args ...any)) (*report.Report, error)) error {
 	began := time.Now()
@@ -53,10 +54,11 @@ func (m *measuring) run(c verb.Call, measure func(k *remote.Cluster,
 	return m.finish(c, rep, err)
 }
 
-// finish writes and prints the report of a measurement, and returns err, with which it ended: the
-// output must not hide it. It returns verb.ErrWrong if only gates were missed.
+// finish writes and prints the report of a measurement. err is the error of the measurement;
+// finish returns it, so that the output does not hide it. Otherwise it returns verb.ErrWrong if a
+// gate was missed.
 func (m *measuring) finish(c verb.Call, rep *report.Report, err error) error {
-	// The location of this program, not the folder where it was started.
+	// Record the version of this program, not the commit of the folder where it was started.
 	rep.Result.Commit = version.String()
 	if failed := errors.Join(m.write(c, rep), err); failed != nil {
 		return failed

@@ -51,7 +51,7 @@ veilctl bench storage --class kubeveil --baseline-class standard --rounds 1 --se
 	return verb.Reporting(cmd, f.measure)
 }
 
-// parse checks the flags.
+// parse checks the flags and returns the options.
 func (f *benchStorageFlags) parse() (volumes.Options, error) {
 	o := f.options
 	switch {

@@ -25,7 +25,7 @@ type walkFlags struct {
 	timeout        time.Duration
 }
 
-// Connectivity returns the verb that is connectivity.Walk with output in lines or JSON.
+// Connectivity returns the verb that runs connectivity.Walk and prints the result as lines or JSON.
 func Connectivity() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "connectivity",
@@ -72,7 +72,7 @@ veilctl connectivity -o json | jq '.flows[] | select(.ok | not)'`,
 	return verb.Reporting(cmd, f.run)
 }
 
-// parse reads lists.
+// parse checks the flags, and splits those that hold lists.
 func (f *walkFlags) parse() error {
 	if f.timeout <= 0 {
 		return fmt.Errorf("--timeout %v: write a time above 0: %w", f.timeout, verb.ErrUsage)
@@ -133,7 +133,7 @@ func (f *walkFlags) run(c verb.Call) error {
 	return err
 }
 
-// tell prints progress and, without -o json, every kind of flow as it is walked.
+// tell makes the walk print its progress and, without -o json, the result of each kind of flow.
 func (f *walkFlags) tell(c verb.Call) {
 	began := time.Now()
 	f.options.Step = func(what string) {

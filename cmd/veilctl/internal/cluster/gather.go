@@ -23,7 +23,7 @@ import (
 // atOnce bounds the concurrent requests of Gather.
 const atOnce = 8
 
-// gatherer fills in Facts. Each of its parts works by itself.
+// gatherer fills in Facts. Its parts are independent and run concurrently.
 type gatherer struct {
 	*remote.Cluster
 	mu    sync.Mutex // guards the fields below
@@ -32,9 +32,9 @@ type gatherer struct {
 	servers []netip.AddrPort
 }
 
-// Gather reads the facts that preflight judges. It changes nothing. Facts.Unread holds what could
-// not be read. The text of a configuration file replaces the cluster's configuration; an empty name
-// means no file.
+// Gather reads the facts that preflight judges, and changes nothing. Facts.Unread holds the facts
+// that could not be read. If file is not empty, text is the content of this configuration file and
+// replaces the cluster's configuration.
 func Gather(ctx context.Context, cluster *remote.Cluster, file string,
 	text []byte) preflight.Facts {
 	g := &gatherer{Cluster: cluster, facts: preflight.Facts{
@@ -111,7 +111,7 @@ func (g *gatherer) server() error {
 	return nil
 }
 
-// rights reads from the API server what the user may do, which needs no right.
+// rights reads the user's rights from the API server. Reading one's own rights needs no right.
 func (g *gatherer) rights(ctx context.Context) error {
 	denied, err := g.lacking(ctx, preflight.Needed())
 	if err != nil {
@@ -164,7 +164,8 @@ func (g *gatherer) lacking(ctx context.Context,
 	return out, nil
 }
 
-// configMap returns a key of a ConfigMap of kube-system, or nil when there is none.
+// configMap returns the value of a key of a ConfigMap in kube-system, or nil if the ConfigMap does
+// not exist.
 func (g *gatherer) configMap(ctx context.Context, name, key string) ([]byte, error) {
 	m, err := g.Client.CoreV1().ConfigMaps(remote.SystemNamespace).Get(ctx, name,
 		metav1.GetOptions{})
@@ -225,7 +226,7 @@ func (g *gatherer) nodes(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		mtus = nil // not installed, or not to be read: then the MTU is not known
+		mtus = nil // not installed or not readable, so the MTU is unknown
 	}
 	g.put(func(f *preflight.Facts) {
 		for _, n := range list.Items {
@@ -285,7 +286,7 @@ func (g *gatherer) daemonSets(ctx context.Context) error {
 }
 
 func (g *gatherer) pods(ctx context.Context) error {
-	const some = 500 // enough to see another network plugin's
+	const some = 500 // enough to find pods of another network plugin
 	list, err := g.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{Limit: some})
 	if err != nil {
 		return err
@@ -325,7 +326,7 @@ func (g *gatherer) controller(ctx context.Context) error {
 	return nil
 }
 
-// present looks for each object of the manifests by its name.
+// present reads which objects of the manifests exist, by their names.
 func (g *gatherer) present(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)

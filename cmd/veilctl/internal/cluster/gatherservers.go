@@ -78,7 +78,7 @@ func (g *gatherer) staticServers(ctx context.Context) error {
 	return nil
 }
 
-// serversIn returns the addresses of an endpoint with the port of the API.
+// serversIn returns the addresses of an endpoint, each with the slice's port called https.
 func serversIn(s discoveryv1.EndpointSlice, e discoveryv1.Endpoint) (out []netip.AddrPort) {
 	for _, p := range s.Ports {
 		if p.Name == nil || *p.Name != "https" || p.Port == nil {
@@ -91,8 +91,8 @@ func serversIn(s discoveryv1.EndpointSlice, e discoveryv1.Endpoint) (out []netip
 	return out
 }
 
-// certificates reads the certificates of the API servers, which are judged if the configuration has
-// services.apiFrontends. A wrong configuration is judged elsewhere.
+// certificates reads the certificates of the API servers if the configuration has
+// services.apiFrontends. It ignores a malformed configuration, which other checks report.
 func (g *gatherer) certificates(ctx context.Context) {
 	cfg, _ := config.Parse("any", []byte(g.facts.Config), g.facts.Kubeadm)
 	if len(cfg.Services.APIFrontends) == 0 {
@@ -122,16 +122,17 @@ func (g *gatherer) certificates(ctx context.Context) {
 			return nil
 		})
 	}
-	_ = group.Wait() // none returns an error
+	_ = group.Wait() // no function of the group returns an error
 	g.facts.Certificates = found
 }
 
-// certificateNames returns the addresses that the certificate of a server names, if a CA in PEM
-// signed it.
+// certificateNames returns the addresses in the certificate of a server. It returns an error if no
+// CA in ca, which is PEM, signed the certificate.
 func certificateNames(ctx context.Context, server netip.AddrPort, ca []byte) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeLimit)
 	defer cancel()
-	// api.VerifyChain verifies the certificate. Its names are the result, so they are not checked.
+	// api.VerifyChain verifies the certificate below. Its names are not verified, because they are
+	// the result of this function.
 	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}}
 	conn, err := d.DialContext(ctx, "tcp", server.String())
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 // Report is the output of status for a cluster; fields are added, never renamed.
 type Report struct {
-	// Well reports whether all nodes are.
+	// Well reports whether all nodes are well.
 	Well  bool         `json:"well"`
 	Nodes []nodeReport `json:"nodes"`
 }
@@ -25,8 +25,8 @@ type Report struct {
 type nodeReport struct {
 	Node string `json:"node"`
 	Well bool   `json:"well"`
-	// Answered reports whether the node's veild answered; if not, the fields below come from other
-	// sources.
+	// Answered reports whether the node's veild answered. Without its answer, the fields below come
+	// from the API server and from other nodes, or are empty.
 	Answered bool `json:"answered"`
 	// Ready reports whether veild accepts pods. It is not the Node's condition.
 	Ready   bool   `json:"ready"`
@@ -38,14 +38,15 @@ type nodeReport struct {
 	Backend string `json:"backend,omitempty"`
 	// MTU is the pods' MTU in bytes.
 	MTU int `json:"mtu,omitempty"`
-	// Peers counts the other nodes that it knows. PeersUp counts those that answer or need not.
+	// Peers counts the other nodes that the node knows. PeersUp counts the peers in the states up
+	// and idle.
 	Peers   int `json:"peers"`
 	PeersUp int `json:"peersUp"`
-	// SeenBy counts the nodes that received packets from it in the last three minutes.
+	// SeenBy counts the nodes that received packets from this node in the last three minutes.
 	SeenBy int `json:"seenBy"`
 	Pods   int `json:"pods"`
-	// PolicyRevision is the revision of the policies in force. It is empty if none are in force, or
-	// if it is not known.
+	// PolicyRevision is the revision of the policies in force. It is empty if no policies are
+	// enforced, or if the revision is unknown.
 	PolicyRevision string `json:"policyRevision,omitempty"`
 	// Blocked counts packets that the guard dropped.
 	Blocked uint64 `json:"blocked"`
@@ -57,7 +58,7 @@ type nodeReport struct {
 	Status *telemetry.Status `json:"status,omitempty"`
 }
 
-// Assess builds the report from the nodes that were seen. It is pure; nodes are sorted by name.
+// Assess builds the report of a cluster, with nodes sorted by name. It is pure.
 func Assess(seen []NodeSeen) Report {
 	seenBy := map[string]int{}
 	for _, n := range seen {
@@ -90,7 +91,8 @@ func Assess(seen []NodeSeen) Report {
 	return r
 }
 
-// peersIn returns the names of peers in any of the states, on any device; no state means all.
+// peersIn returns the names of the peers that are in one of the states on any device. Without
+// states it returns all peers.
 func peersIn(s telemetry.Status, states ...telemetry.PeerState) map[string]bool {
 	up := map[string]bool{}
 	for _, p := range s.Peers {
@@ -153,8 +155,8 @@ func (r *nodeReport) readStatus(n NodeSeen) {
 	r.Blocked = s.Guard.Blocked()
 }
 
-// readPolicy adds notes about states that end by themselves: a node that is late, and pods that
-// start.
+// readPolicy adds notes about temporary states of policies, such as a node that does not enforce
+// the newest revision yet.
 func (r *nodeReport) readPolicy(p *telemetry.Policy) {
 	if p == nil {
 		return
@@ -174,7 +176,7 @@ func (r *nodeReport) readPolicy(p *telemetry.Policy) {
 	}
 }
 
-// explainSilence adds the problems of a node whose veild was not asked or did not answer.
+// explainSilence adds the reason why there is no answer of the node's veild.
 func (r *nodeReport) explainSilence(n NodeSeen) {
 	switch {
 	case n.Pod == "" && n.claim != nil && r.SeenBy > 0:

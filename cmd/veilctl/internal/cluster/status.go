@@ -66,8 +66,7 @@ veilctl status --cluster -o json | jq '.nodes[] | select(.well | not)'`,
 	})
 }
 
-// here reports whether the command is about this node: a socket was named, or veild's socket
-// exists.
+// here reports whether the command is about this node: --socket was given, or the socket exists.
 func here(cmd *cobra.Command, socket string) bool {
 	info, err := os.Stat(socket)
 	return cmd.Flags().Changed("socket") || err == nil && info.Mode().Type() == fs.ModeSocket
@@ -82,25 +81,24 @@ func clusterStatus(c verb.Call, cluster *remote.Cluster) error {
 	return c.Print(r, !r.Well, func() error { return r.Print(c.Out) })
 }
 
-// NodeSeen holds what is known about one node: from the API server, and from its veild if that
-// answered.
+// NodeSeen holds the facts about one node from the API server and, if it answered, from its veild.
 type NodeSeen struct {
 	Name string
 	// created is the time at which the Node was created.
 	created time.Time
-	// kubelet is the reason why the Node is not Ready; "" when it is.
+	// kubelet is the reason why the Node is not Ready; "" if it is Ready.
 	kubelet string
 	// linux reports whether the manifests' DaemonSets select the node.
 	linux bool
-	// claim is the spec of its VeilNode; nil when there is none.
+	// claim is the JSON of the spec of its VeilNode; nil if it has no VeilNode.
 	claim []byte
-	// Pod is the name of veild's pod; "" when there is none. PodWhy is the reason why it does not
-	// run.
+	// Pod is the name of veild's pod; "" if there is no pod. PodWhy is the reason why the pod does
+	// not run; "" if it runs.
 	Pod, PodWhy string
-	// status is nil when veild did not answer; err is the reason.
+	// status is nil if veild did not answer; err is then the reason.
 	status *telemetry.Status
 	err    string
-	// said holds the last lines of the log of a veild that does not run.
+	// said holds the last lines of veild's log if its pod does not run.
 	said string
 }
 
@@ -137,8 +135,8 @@ func Look(ctx context.Context, cluster *remote.Cluster) ([]NodeSeen, error) {
 	return seen, g.Wait()
 }
 
-// claimsOf returns the specs of the VeilNodes by name. It returns none if the resource is not
-// defined.
+// claimsOf returns the specs of the VeilNodes by name, as JSON. It returns an error if the resource
+// is not defined.
 func claimsOf(ctx context.Context, cluster *remote.Cluster) (map[string][]byte, error) {
 	list, err := cluster.Dynamic.Resource(veilNodes).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
@@ -157,7 +155,7 @@ func claimsOf(ctx context.Context, cluster *remote.Cluster) (map[string][]byte, 
 	return claims, nil
 }
 
-// ask adds the answer of a node's veild.
+// ask reads the status of a node's veild into n.
 func ask(ctx context.Context, cluster *remote.Cluster, n *NodeSeen) {
 	ctx, cancel := context.WithTimeout(ctx, verb.NodeLimit)
 	defer cancel()
@@ -177,8 +175,8 @@ func ask(ctx context.Context, cluster *remote.Cluster, n *NodeSeen) {
 	}
 }
 
-// lastLines returns the end of the log of a veild that ended. It names what is missing, one line
-// each.
+// lastLines returns the end of the log of a veild that does not run. There, veild names what it
+// lacks, one line each. It returns "" if the log cannot be read.
 func lastLines(ctx context.Context, cluster *remote.Cluster, pod string) string {
 	const lines, bytes = 8, 4 << 10
 	text, err := cluster.Client.CoreV1().Pods(remote.SystemNamespace).GetLogs(pod,
@@ -189,7 +187,7 @@ func lastLines(ctx context.Context, cluster *remote.Cluster, pod string) string 
 		return ""
 	}
 	said := strings.Split(strings.TrimSpace(string(text)), "\n")
-	// Its last lines are not in the log's format: they begin with its name.
+	// The lines with which veild ended begin with its name, unlike the lines of the logger.
 	if i := slices.IndexFunc(said, func(l string) bool {
 		return strings.HasPrefix(l, "veild: ")
 	}); i >= 0 {
@@ -198,7 +196,7 @@ func lastLines(ctx context.Context, cluster *remote.Cluster, pod string) string 
 	return strings.Join(said, "\n")
 }
 
-// kubeletProblem returns why a Node is not Ready.
+// kubeletProblem returns why a Node is not Ready, or "" if it is Ready.
 func kubeletProblem(n corev1.Node) string {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
@@ -208,7 +206,7 @@ func kubeletProblem(n corev1.Node) string {
 	return ""
 }
 
-// PodProblem returns why a pod does not run; "" if it does.
+// PodProblem returns why a pod does not run, or "" if it runs.
 func PodProblem(p corev1.Pod) string {
 	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" {

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/node"
 )
 
-// Cleanup returns the verb that is `veild cleanup` with output in tables or JSON.
+// Cleanup returns the verb that does the same as `veild cleanup`, with output as text or JSON.
 func Cleanup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cleanup", Short: "Remove everything of Kubeveil's network from this node",
@@ -42,9 +42,9 @@ has stays.`,
 	})
 }
 
-// cleanupConfig returns the configuration for the clean-up: the file, or the defaults when none is
-// named. Our objects have fixed names, so an unusable file, which is reported, does not stop the
-// clean-up.
+// cleanupConfig returns the configuration in file, or the defaults if file is "". If the file
+// cannot be used, it writes the reason to problems and returns the defaults: Kubeveil's objects
+// have fixed names, so they can be removed without the file.
 func cleanupConfig(file string, problems io.Writer) config.Config {
 	if file == "" {
 		return config.Default()

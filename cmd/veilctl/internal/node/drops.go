@@ -19,7 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// followEvery is how often veild is asked for more packets.
+// followEvery is the interval between requests for new packets.
 const followEvery = 500 * time.Millisecond
 
 // Drops returns the verb that shows dropped packets.
@@ -78,7 +78,7 @@ type dropStream struct {
 	call   verb.Call
 	socket string
 	query  url.Values
-	// notes is for lines about what is not shown.
+	// notes receives lines about the packets that are not shown.
 	notes io.Writer
 	// last is the last answer of veild.
 	last telemetry.Drops
@@ -86,7 +86,7 @@ type dropStream struct {
 	headed bool
 }
 
-// next prints the packets that veild has and that were not printed yet.
+// next prints the packets that veild has sampled since the last call.
 func (s *dropStream) next() error {
 	var d telemetry.Drops
 	s.query.Set("after", fmt.Sprint(s.last.Last))
@@ -101,7 +101,7 @@ func (s *dropStream) next() error {
 	return s.print(d.Packets)
 }
 
-// noteBegin prints since when packets are sampled.
+// noteBegin prints why packets are not sampled, or how many were dropped before sampling began.
 func (s *dropStream) noteBegin(d telemetry.Drops) {
 	switch {
 	case d.Problem != "":
@@ -112,7 +112,7 @@ func (s *dropStream) noteBegin(d telemetry.Drops) {
 	}
 }
 
-// noteSkipped prints how many packets were dropped and are not sampled.
+// noteSkipped prints how many dropped packets were not sampled, by reason.
 func (s *dropStream) noteSkipped() error {
 	for _, reason := range slices.Sorted(maps.Keys(s.last.Skipped)) {
 		fmt.Fprintf(s.notes, "Skipped: %d packets dropped for %s since %s\n",
@@ -121,7 +121,8 @@ func (s *dropStream) noteSkipped() error {
 	return nil
 }
 
-// follow prints packets until the call is interrupted. It waits for a veild that ends meanwhile.
+// follow prints packets until the call is interrupted. If veild ends meanwhile, follow waits until
+// veild answers again.
 func (s *dropStream) follow() error {
 	if err := s.next(); err != nil {
 		return err
@@ -174,10 +175,10 @@ func (s *dropStream) print(packets []telemetry.DroppedPacket) error {
 	return t.Flush()
 }
 
-// stamp returns a time of the last days.
+// stamp formats a time in the local time zone, without the year.
 func stamp(t time.Time) string { return t.Local().Format("01-02 15:04:05.000") }
 
-// end returns one end of a packet.
+// end formats one end of a packet: its pod, address and port, as far as they are known.
 func end(pod string, a netip.Addr, port uint16) string {
 	text := "-"
 	if a.IsValid() {
@@ -189,7 +190,7 @@ func end(pod string, a netip.Addr, port uint16) string {
 	return strings.TrimSpace(pod + " " + text)
 }
 
-// deniedBy returns the policies that denied a packet, and the rule.
+// deniedBy returns the policies and the rule that denied a packet, or "" if no policy denied it.
 func deniedBy(p telemetry.DroppedPacket) string {
 	if p.Rule == "" {
 		return ""

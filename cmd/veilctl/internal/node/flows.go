@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// flowWords are what connections of a class do, for the summary.
+// flowWords describes the classes of connections in the summary.
 var flowWords = map[telemetry.FlowClass]string{
 	telemetry.FlowTunnel:  "in the tunnel",
 	telemetry.FlowLocal:   "local: they stay on the node",
@@ -75,7 +75,7 @@ veilctl flows --cluster --clear -o json | jq 'select(.alarm)'`,
 	})
 }
 
-// printFlows prints lines for programs.
+// printFlows prints a JSON object per connection, and then the summary.
 func printFlows(w io.Writer, f telemetry.Flows, _ []string) error {
 	lines := json.NewEncoder(w)
 	for _, flow := range f.Flows {
@@ -87,7 +87,7 @@ func printFlows(w io.Writer, f telemetry.Flows, _ []string) error {
 	return lines.Encode(map[string]flowSummary{"summary": {Flows: f}})
 }
 
-// flowSummary is a telemetry.Flows without its connections.
+// flowSummary is a telemetry.Flows without the field flows. Omitted hides that field in JSON.
 type flowSummary struct {
 	telemetry.Flows
 	Omitted *struct{} `json:"flows,omitempty"`
@@ -115,7 +115,7 @@ func showFlows(w io.Writer, f telemetry.Flows, classes []string) error {
 	return showFlowSummary(w, f, classes)
 }
 
-// flowRow returns the exception that allows a connection.
+// flowRow returns the number of the exception that allows a connection in clear.
 func flowRow(f telemetry.Flow) string {
 	switch {
 	case f.Alarm:
@@ -126,7 +126,8 @@ func flowRow(f telemetry.Flow) string {
 	return fmt.Sprint(f.Row)
 }
 
-// showFlowSummary prints a line for each class that was chosen, and what is not shown.
+// showFlowSummary prints a line for each selected class, notes about connections that are not
+// shown, and the number of alarms.
 func showFlowSummary(w io.Writer, f telemetry.Flows, classes []string) error {
 	for _, class := range telemetry.FlowClasses() {
 		if len(classes) > 0 && !slices.Contains(classes, string(class)) {

@@ -26,12 +26,12 @@ type LeakReport struct {
 	Other uint64 `json:"other"`
 	// Leaks counts frames with an address of the cluster in clear.
 	Leaks uint64 `json:"leaks"`
-	// Dropped counts frames that were not seen. If there are any, the check proves nothing.
+	// Dropped counts frames that the check missed. If it is not 0, the check proves nothing.
 	Dropped  uint64         `json:"dropped"`
 	Examples []leak.Example `json:"examples,omitempty"`
 }
 
-// Leakcheck returns the verb that reads the guarded links of this node for a while.
+// Leakcheck returns the verb that reads the guarded links of this node for the time --for.
 func Leakcheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "leakcheck", Short: "Read this node's underlay for a while, and judge every frame",
@@ -76,7 +76,7 @@ func readLinks(c verb.Call, s telemetry.Status, long time.Duration) (LeakReport,
 	if err := mayRead(); err != nil {
 		return LeakReport{}, err
 	}
-	o, err := leak.Start("", rules) // in its own namespace, CAP_NET_RAW is enough
+	o, err := leak.Start("", rules) // in the present network namespace, CAP_NET_RAW is enough
 	if err != nil {
 		return LeakReport{}, fmt.Errorf("read this node's links: %w", err)
 	}
@@ -119,7 +119,8 @@ func readLinks(c verb.Call, s telemetry.Status, long time.Duration) (LeakReport,
 	return r, nil
 }
 
-// mayRead returns the remedy where frames cannot be read, as in veild's own container.
+// mayRead returns an error with a remedy if this process may not read frames, as in veild's own
+// container.
 func mayRead() error {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	switch {

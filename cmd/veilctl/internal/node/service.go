@@ -45,7 +45,7 @@ func serviceShowCommand() *cobra.Command {
 	}, serviceShow), 1, serviceNames)
 }
 
-// allServices reads the list page by page.
+// allServices reads the list of services, which veild returns in several pages.
 func allServices(ctx context.Context, socket string) ([]service.View, error) {
 	views := []service.View{}
 	for query := ""; ; query = "?after=" + url.QueryEscape(views[len(views)-1].Service.String()) {
@@ -104,8 +104,8 @@ func serviceList(c verb.Call, socket string) error {
 	})
 }
 
-// sameInside reports whether a frontend for outside equals the one for inside. Both are then shown
-// as one.
+// sameInside reports whether a frontend for outside equals the frontend for inside with the same
+// address, so that both are shown as one.
 func sameInside(v service.View, f service.FrontendView) bool {
 	i := slices.IndexFunc(v.Frontends, func(o service.FrontendView) bool {
 		return o.Scope == service.Inside && o.Addr == f.Addr && o.Protocol == f.Protocol
@@ -113,7 +113,7 @@ func sameInside(v service.View, f service.FrontendView) bool {
 	return i >= 0 && v.Frontends[i].Local == f.Local && !f.Ranged
 }
 
-// fromOf returns the clients of a frontend.
+// fromOf returns in words which clients a frontend is for.
 func fromOf(v service.View, f service.FrontendView) string {
 	for _, o := range v.Frontends {
 		if f.Scope == service.Inside && o.Scope == service.Outside && o.Addr == f.Addr &&
@@ -124,7 +124,8 @@ func fromOf(v service.View, f service.FrontendView) string {
 	return f.Scope.String()
 }
 
-// serviceName returns a name, also for entry 0, which is not a service of Kubernetes.
+// serviceName returns the name of a service. Entry 0 is not a Service of Kubernetes and has a name
+// in parentheses.
 func serviceName(n service.Name) string {
 	if n.Namespace == "" {
 		return "(API servers)"
@@ -239,7 +240,7 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 	})
 }
 
-// showFront prints a frontend: its address, the decisions in order, and each backend.
+// showFront prints a frontend: its address, the decisions in their order, and each backend.
 func showFront(c verb.Call, f service.FrontendView) error {
 	from := "from inside the cluster"
 	switch f.Scope {

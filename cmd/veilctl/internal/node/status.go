@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// PrintStatus prints the status of the veild behind socket. It returns verb.ErrWrong if that is not
-// well.
+// PrintStatus prints the status of the veild behind socket. It returns verb.ErrWrong if veild is
+// not ready or reports a problem.
 func PrintStatus(c verb.Call, socket string) error {
 	s, err := verb.FetchStatus(c.Ctx, socket)
 	if err != nil {
@@ -102,8 +102,8 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 	return t.Flush()
 }
 
-// connectionsLine describes how full the table of tracked connections is, and which pods have too
-// many.
+// connectionsLine describes how full the table of tracked connections is, and which pods are at
+// their limit.
 func connectionsLine(c *telemetry.Connections) string {
 	line := fmt.Sprintf("%d of %d tracked, at most %d opened by one pod", c.Tracked, c.Max, c.Limit)
 	if len(c.Opened) > 0 && len(c.Limited) == 0 {
@@ -119,7 +119,7 @@ func connectionsLine(c *telemetry.Connections) string {
 	return line
 }
 
-// keyNote returns what to add to the line of a device that has no private key yet.
+// keyNote returns a note for the line of a device if the device has no private key yet.
 func keyNote(d telemetry.Device) string {
 	if d.PublicKey == (wgkey.Public{}) {
 		return ", no key yet"
@@ -127,8 +127,8 @@ func keyNote(d telemetry.Device) string {
 	return ""
 }
 
-// inClear returns the traffic that crosses the network in clear. An older veild does not report it;
-// it has these two kinds.
+// inClear returns the kinds of traffic that cross the network in clear. For an older veild, which
+// does not report them, it returns the two kinds that such a veild has.
 func inClear(s telemetry.Status) string {
 	if len(s.InClear) == 0 {
 		return "masqueraded traffic that leaves the cluster; host to host traffic"
@@ -183,8 +183,8 @@ func servicesLine(s *telemetry.Services) string {
 	return line
 }
 
-// apiServersPart returns the part of a line about API servers: how many answer. For each server it
-// has the connections of this node and its pods, and the reason why the server gets no new ones.
+// apiServersPart returns the part of a line about API servers: how many answer and, for each, the
+// connections of this node and its pods, and the reason why it gets no new connections.
 func apiServersPart(servers []telemetry.APIServer) string {
 	if len(servers) == 0 {
 		return "; no API servers are known"
@@ -220,7 +220,7 @@ func syncedNote(s telemetry.Status) string {
 	switch {
 	case s.Source.Synced:
 		return ""
-	case s.Ready: // without hearing from the source, by that table alone
+	case s.Ready: // ready by the last good table, without an answer from the source
 		return " (not heard from yet; the last good table is in force)"
 	}
 	return " (not heard from yet)"
@@ -241,7 +241,7 @@ func age(t time.Time) string {
 }
 
 // offloadsOff describes which offloads of a device are off, and for which peers. It returns "" if
-// all are used.
+// all offloads are on.
 func offloadsOff(d telemetry.Device, peers []telemetry.Peer) string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(d.Offloads)) {

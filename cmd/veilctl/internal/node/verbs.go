@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Peers returns the verb that shows other nodes.
+// Peers returns the verb that shows other nodes as peers of the tunnel.
 func Peers() *cobra.Command {
 	return verb.OnNode(&cobra.Command{
 		Use: "peers", Short: "Show other nodes: state, endpoint, handshake, bytes",

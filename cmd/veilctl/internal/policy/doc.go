@@ -1,7 +1,7 @@
 // Package policy shows which policies the veild of a node enforces, and what they allow. It also
 // waits until one node, or each node of a cluster, enforces the policies of the API server.
 //
-// It judges nothing itself: it prints what veild answers.
+// It decides nothing itself: it prints the answers of veild.
 //
 // Start reading at Command.
 package policy

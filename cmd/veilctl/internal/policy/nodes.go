@@ -12,10 +12,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// listedPods bounds the pods that are listed to name some in an error.
+// listedPods bounds the pods that an error names.
 const listedPods = 100
 
-// nodesOfPods returns the nodes of the pods among ends, as the API server has them, and no node if
+// nodesOfPods returns the nodes of the pods among ends, from the API server. It returns no nodes if
 // no end is a pod.
 func nodesOfPods(ctx context.Context, k *remote.Cluster, ends []string) ([]string, error) {
 	var nodes []string
@@ -38,7 +38,7 @@ func nodesOfPods(ctx context.Context, k *remote.Cluster, ends []string) ([]strin
 	return nodes, nil
 }
 
-// noPod returns an error that names the pods that a namespace has.
+// noPod returns the error for a pod that does not exist. It lists pods of the namespace.
 func noPod(ctx context.Context, k *remote.Cluster, namespace, name string) error {
 	list, err := k.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: listedPods})
 	if err != nil {

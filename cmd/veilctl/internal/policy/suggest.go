@@ -45,7 +45,7 @@ veilctl policy try -f shop.yaml --cluster`,
 	})
 }
 
-// policySeen returns what this node knows.
+// policySeen returns the connections of a namespace's pods that this node knows.
 func policySeen(c verb.Call, socket string) (any, error) {
 	if len(c.Args) != 1 {
 		return nil, fmt.Errorf("name one namespace, such as shop: %w", verb.ErrUsage)

@@ -89,7 +89,7 @@ func policyTrace(c verb.Call, socket, port, about string) error {
 	return c.Print(t, t.Differs, func() error { return showTrace(c.Out, t) })
 }
 
-// parsePort reads a protocol and a port such as tcp/8080, or icmp.
+// parsePort parses a protocol and a port, such as tcp/8080, or icmp, which has no port.
 func parsePort(text string) (policy.Proto, uint16, error) {
 	const icmp = 1
 	name, number, _ := strings.Cut(text, "/")
@@ -149,7 +149,7 @@ func showTrace(w io.Writer, t keeper.Trace) error {
 	return nil
 }
 
-// verdictOf returns the verdict of the sides that the asked node judges, in words.
+// verdictOf returns in words the verdict of the sides that this node decides.
 func verdictOf(p keeper.Path) string {
 	allowed, elsewhere := true, false
 	for _, s := range p.Sides {
@@ -165,10 +165,10 @@ func verdictOf(p keeper.Path) string {
 	return "allowed"
 }
 
-// reasonOf names the policies behind a side's verdict.
+// reasonOf returns the policies that decide the verdict of a side.
 func reasonOf(s keeper.Side) string {
 	switch {
-	case s.Cluster != "": // before all NetworkPolicies, or where none isolates
+	case s.Cluster != "": // a ClusterNetworkPolicy decided, before or without NetworkPolicies
 	case len(s.Allowing) > 0:
 		return "allowed by " + strings.Join(s.Allowing, ", ")
 	case len(s.Isolating) > 0:

@@ -54,7 +54,7 @@ veilctl policy try --delete NetworkPolicy/shop/web`,
 	}, policyTry)
 }
 
-// written returns what the flags name.
+// written returns the policies that the flags name. It reads stdin only if file is "-".
 func written(stdin io.Reader, file, namespace string, deleted []string) (w policy.Written,
 	err error) {
 	if file == "" && len(deleted) == 0 {

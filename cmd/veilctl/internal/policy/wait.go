@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// waitFirst and waitMost are the pauses between two questions; each is twice the one before.
+	// waitFirst is the first pause between two requests. Each pause is twice the last one, but at
+	// most waitMost.
 	waitFirst = 50 * time.Millisecond
 	waitMost  = 2 * time.Second
-	// compareMost bounds the time for which a node compares a revision before it lists the
+	// compareMost bounds the time in which a node only compares a revision. Then it lists the
 	// policies.
 	compareMost = time.Second
 )

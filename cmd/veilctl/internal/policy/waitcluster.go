@@ -20,7 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// waitTurn bounds the time that one node may keep others waiting.
+// waitTurn bounds the duration of one request to a node, so that other nodes get their turn.
 const waitTurn = 5 * time.Second
 
 // clusterProgress is the output of policy wait for a cluster; fields are added, never renamed.
@@ -30,21 +30,22 @@ type clusterProgress struct {
 	Nodes    []keeper.Progress `json:"nodes"`
 }
 
-// clusterWait asks nodes whether they enforce the policies that the API server has.
+// clusterWait waits until all nodes enforce the policies of the API server.
 type clusterWait struct {
-	// pods returns the pod of veild on each node that must enforce policies; "" if the node lacks
-	// its pod.
+	// pods returns the name of veild's pod on each node that must enforce policies. The name is ""
+	// if the node has no such pod.
 	pods func(context.Context) (map[string]string, error)
-	// ask runs veilctl in a pod, which waits for patience, and returns its output. If revision is
-	// not empty, the pod compares it before it lists the policies.
+	// ask runs "veilctl policy wait" in a pod with patience as its timeout, and returns its output.
+	// If revision is not empty, veild compares this revision before it lists the policies.
 	ask func(ctx context.Context, pod string, patience time.Duration, revision string) ([]byte, error)
 
 	mu sync.Mutex // guards what follows
-	// answers holds the last answer of each node. A node that enforced the policies is not asked
-	// again.
+	// answers holds the last answer of each node. Nodes that enforced the policies get no further
+	// request.
 	answers map[string]keeper.Progress
-	// revision is the revision that the last of these nodes enforced; "" before the first one. Each
-	// node compared it with a list of this run, or with the revision of such a list.
+	// revision is the revision in the last answer of a node that enforces the policies; "" before
+	// the first such answer. It comes from a list of the policies in this run, directly or through
+	// comparisons.
 	revision string
 }
 
@@ -68,7 +69,7 @@ func policyWaitCluster(c verb.Call, cluster *remote.Cluster, timeout time.Durati
 	return c.Print(r, !r.Enforced, func() error { return showClusterProgress(c.Out, r, timeout) })
 }
 
-// run asks until all nodes have answered that they enforce the policies, or until the timeout.
+// run sends requests until all nodes enforce the policies, or until the timeout.
 func (w *clusterWait) run(ctx context.Context, timeout time.Duration) (clusterProgress, error) {
 	w.answers, w.revision = map[string]keeper.Progress{}, ""
 	end := time.Now().Add(timeout)
@@ -98,7 +99,7 @@ func (w *clusterWait) run(ctx context.Context, timeout time.Duration) (clusterPr
 	}
 }
 
-// round asks each node that has not enforced the policies yet.
+// round sends one request to each node that has not enforced the policies yet.
 func (w *clusterWait) round(ctx context.Context, pods map[string]string, end time.Time) {
 	var g errgroup.Group
 	g.SetLimit(verb.NodesAtOnce)
@@ -114,11 +115,11 @@ func (w *clusterWait) round(ctx context.Context, pods map[string]string, end tim
 			return nil
 		})
 	}
-	_ = g.Wait() // no node's answer is an error of the round
+	_ = g.Wait() // the functions return no errors
 }
 
-// askNode returns the answer of one node. It asks for at most half of the time that is left: the
-// answer then comes before the end.
+// askNode returns the answer of one node. The node waits for at most half of the time until end, so
+// that its answer arrives before end.
 func (w *clusterWait) askNode(ctx context.Context, node, pod string,
 	end time.Time) keeper.Progress {
 	p := keeper.Progress{Node: node}
@@ -146,9 +147,9 @@ func (w *clusterWait) askNode(ctx context.Context, node, pod string,
 	return p
 }
 
-// revisionFor returns the revision to compare on a node. "" means that the node lists the policies.
-// A node that did not enforce the revision lists from then on, as does a veilctl without
-// --revision.
+// revisionFor returns the revision that a node compares. "" means that the node lists the policies.
+// A node only compares in its first request: it may not enforce the revision, or its veilctl may
+// not have the flag --revision.
 func (w *clusterWait) revisionFor(node string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -158,7 +159,7 @@ func (w *clusterWait) revisionFor(node string) string {
 	return w.revision
 }
 
-// put records an answer. If the end cut a node's answer off, its previous answer counts.
+// put records an answer. An answer that the end of ctx interrupted does not replace an earlier one.
 func (w *clusterWait) put(ctx context.Context, p keeper.Progress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

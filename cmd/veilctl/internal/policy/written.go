@@ -23,11 +23,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// maxFile bounds the bytes of a file of policies.
+// maxFile is the maximum size in bytes of a file of policies.
 const maxFile = 1 << 20
 
-// read reads a file of policies, as YAML documents or JSON, and adds them to w. Objects without a
-// namespace get namespace.
+// read reads policies, as YAML documents or JSON, and adds them to w. A NetworkPolicy without a
+// namespace gets namespace.
 func read(in io.Reader, namespace string, w *policy.Written) error {
 	text, err := io.ReadAll(io.LimitReader(in, maxFile+1))
 	if err != nil {
@@ -52,7 +52,7 @@ func read(in io.Reader, namespace string, w *policy.Written) error {
 	}
 }
 
-// readDocument reads one object, or a List of objects.
+// readDocument adds one policy, or the items of a List, to w.
 func readDocument(document []byte, namespace string, w *policy.Written) error {
 	text, err := yaml.YAMLToJSONStrict(document)
 	if err != nil {
@@ -90,7 +90,8 @@ func readDocument(document []byte, namespace string, w *policy.Written) error {
 		"ClusterNetworkPolicy (policy.networking.k8s.io/v1alpha2)", head.Kind)
 }
 
-// fromJSON refuses unknown fields. toProtobuf writes the envelope that the API server writes.
+// fromJSON decodes objects and refuses unknown fields. toProtobuf encodes objects with the envelope
+// that the API server uses.
 var (
 	fromJSON = serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, scheme.Scheme,
 		scheme.Scheme, serializer.SerializerOptions{Strict: true})
@@ -123,7 +124,7 @@ func readNetworkPolicy(text []byte, version, namespace string, w *policy.Written
 	return nil
 }
 
-// check returns an error if w has as many objects as it may have.
+// check returns an error if w is full.
 func check(w *policy.Written) error {
 	if len(w.Protobuf)+len(w.JSON)+len(w.Delete) >= policy.MaxWritten {
 		return fmt.Errorf("more than %d policies: try fewer at once", policy.MaxWritten)
@@ -131,7 +132,8 @@ func check(w *policy.Written) error {
 	return nil
 }
 
-// validate returns what the API server would refuse and veild does not look at: names and labels.
+// validate returns an error for malformed names and labels. The API server would refuse them, but
+// veild does not check them.
 func validate(p *networkingv1.NetworkPolicy) error {
 	if p.Namespace == "" {
 		return errors.New("metadata.namespace is missing: write it, or give --namespace")

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// judge is the state of one Judge.
+// judge is the state of one call of Judge.
 type judge struct {
 	f        Facts
 	cfg      config.Config
@@ -21,24 +21,26 @@ type judge struct {
 	findings []Finding
 }
 
+// ok adds a finding of level OK.
 func (j *judge) ok(check, format string, args ...any) {
 	j.findings = append(j.findings, Finding{check, OK, fmt.Sprintf(format, args...), ""})
 }
 
+// say adds a finding. found is the fact, and do the remedy.
 func (j *judge) say(l Level, check, found, do string) {
 	j.findings = append(j.findings, Finding{check, l, found, do})
 }
 
-// unreadable reports whether something is missing only because it was not read.
+// unreadable reports whether the fact called what could not be read. unread reports such facts.
 func (j *judge) unreadable(what string) bool { return j.f.Unread[what] != "" }
 
-// readConfig reads the configuration with veild's own code. The name of the node does not matter
-// here.
+// readConfig parses the configuration with veild's own code. Any node name will do.
 func (j *judge) readConfig() {
 	j.cfg, j.cfgErr = config.Parse("any", []byte(j.f.Config), j.f.Kubeadm)
 }
 
-// server: ValidatingAdmissionPolicy is v1, and tokens name the node of their pod, from 1.30 on.
+// server checks that the API server is at least 1.30. From this version on,
+// ValidatingAdmissionPolicy is v1, and tokens name the node of their pod.
 func (j *judge) server() {
 	const check = "api server"
 	s := j.f.Server
@@ -72,7 +74,7 @@ func (r Right) String() string {
 	return what
 }
 
-// rights of the user that will apply the manifests.
+// rights checks that the user may apply the manifests.
 func (j *judge) rights() {
 	const check = "rights"
 	if j.unreadable(check) {
@@ -98,7 +100,8 @@ func (j *judge) rights() {
 	j.ok(check, "you may create and change all that manifests/ holds")
 }
 
-// denials groups rights by their verbs: the verbs, then all resources for which they are denied.
+// denials groups rights for a message. Each string has verbs and all resources for which these
+// verbs are denied.
 func denials(denied []Right) []string {
 	verbs, what := map[string][]string{}, map[string][]string{}
 	for _, r := range denied {
@@ -125,7 +128,8 @@ func (j *judge) podSecurity() {
 	}
 }
 
-// kubeProxy: kube-proxy's kubeconfig names the API server (docs/design/0002-install.md).
+// kubeProxy checks how veild finds the API server. By default it uses the kubeconfig of kube-proxy
+// (docs/design/0002-install.md).
 func (j *judge) kubeProxy() {
 	const check = "way to the API server"
 	const mounted = "/etc/kubeveil/kubeconfig"
@@ -171,8 +175,8 @@ func (j *judge) kubeProxy() {
 	j.judgeServer(check, server, token)
 }
 
-// readKubeconfig returns the first server and the first token file; there is one of each in
-// kube-proxy's.
+// readKubeconfig returns the first server and the first token file. The kubeconfig of kube-proxy
+// has one of each.
 func readKubeconfig(text []byte) (server, token string, err error) {
 	var k struct {
 		Clusters []struct {
@@ -232,7 +236,7 @@ func (j *judge) judgeServer(check, server, token string) {
 	}
 }
 
-// unread reports the facts that could not be read.
+// unread adds a warning for each fact that could not be read.
 func (j *judge) unread() {
 	for _, what := range slices.Sorted(maps.Keys(j.f.Unread)) {
 		j.say(Warning, what, "could not be looked at: "+j.f.Unread[what],

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// network holds the marks by which another network plugin is recognised.
+// network holds the objects by which another network plugin is recognised.
 type network struct {
 	name string
 	// daemons are names of DaemonSets, or prefixes of them; groups are suffixes of API groups;
@@ -116,8 +116,7 @@ func begins(s string, with []string) bool {
 	return slices.ContainsFunc(with, func(w string) bool { return strings.HasPrefix(s, w) })
 }
 
-// strangers reports pods and nodes that some other network serves, even if that network is not a
-// well-known one.
+// strangers reports pods and nodes that use another network plugin, also an unknown one.
 func (j *judge) strangers() {
 	const check = "other CNI"
 	if j.cfgErr == nil {

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Facts holds what is known about a cluster. A fact that could not be read is missing, and named in
-// Unread.
+// Facts holds the facts about a cluster. A fact that could not be read is missing, and its name is
+// in Unread.
 type Facts struct {
 	Server Server
 	// Config is the future text of veild.yaml in the ConfigMap kubeveil; ConfigFrom names its
 	// origin.
 	Config, ConfigFrom string
-	// Denied are the rights of Needed that the user lacks, and Ungiven the rights of Granted.
-	// Escalate reports whether the user may grant rights that they do not have.
+	// Denied holds the rights of Needed that the user lacks. Ungiven holds the rights of Granted
+	// that the user lacks. Escalate reports whether the user may grant rights that they lack.
 	Denied, Ungiven []Right
 	Escalate        bool
 	// Kubeadm is the ClusterConfiguration of the ConfigMap kubeadm-config; nil when there is none.
@@ -22,31 +22,32 @@ type Facts struct {
 	Proxy []byte
 	// PodSecurity is the label pod-security.kubernetes.io/enforce of kube-system, usually empty.
 	PodSecurity string
-	// Controller is what is visible of kube-controller-manager.
+	// Controller holds the visible flags of kube-controller-manager.
 	Controller Controller
-	// StaticServers are the pods of kube-apiserver. A hidden control plane shows none.
+	// StaticServers are the pods of kube-apiserver. It is empty if the control plane is hidden.
 	StaticServers []StaticServer
-	// Certificates are the certificates of the API servers, by server. They are read only if the
+	// Certificates describes the certificates of the API servers. They are read only if the
 	// configuration has services.apiFrontends.
 	Certificates []Certificate
 	Nodes        []NodeFacts
-	// APIServers are the endpoints of the service default/kubernetes; ServiceAddrs its addresses.
+	// APIServers are the endpoints of the service default/kubernetes, and ServiceAddrs the
+	// addresses of the service.
 	APIServers, ServiceAddrs []netip.Addr
-	// DaemonSets are the names of all in the cluster, as namespace/name; Groups the API groups of
-	// custom resources.
+	// DaemonSets holds the names of all DaemonSets as namespace/name. Groups holds the API groups
+	// of custom resources.
 	DaemonSets, Groups []string
-	// PodAddrs are the addresses of pods that are not on their host's network, by namespace/name:
-	// at most some hundred.
+	// PodAddrs holds the addresses of at most some hundred pods by namespace/name. Pods on the
+	// host's network are left out.
 	PodAddrs map[string]netip.Addr
-	// Objects are the manifests' objects that exist, Daemons the state of the DaemonSets among
+	// Objects are the objects of the manifests that exist. Daemons describes the DaemonSets among
 	// them.
 	Objects []Object
 	Daemons []Daemon
 	// Cleaning reports whether the DaemonSet of manifests/uninstall is there.
 	Cleaning bool
-	// Definition is the CustomResourceDefinition; nil when there is none.
+	// Definition is the CustomResourceDefinition of VeilNodes; nil if it does not exist.
 	Definition *Definition
-	// Unread holds the reasons why facts could not be read, by name.
+	// Unread holds the reasons why facts could not be read, by the name of the fact.
 	Unread map[string]string
 }
 
@@ -63,11 +64,11 @@ type Server struct {
 // means all names.
 type Right struct{ Verb, Group, Resource, Namespace, Name string }
 
-// Controller is what is visible of kube-controller-manager: nothing on clusters with a hidden
-// control plane.
+// Controller holds the visible flags of kube-controller-manager.
 type Controller struct {
+	// Seen reports whether a pod of it exists. It is false if the control plane is hidden.
 	Seen bool
-	// Allocates is --allocate-node-cidrs, ClusterCIDR --cluster-cidr.
+	// Allocates is the value of --allocate-node-cidrs, and ClusterCIDR of --cluster-cidr.
 	Allocates   bool
 	ClusterCIDR string
 }
@@ -84,7 +85,7 @@ type Certificate struct {
 	Err    string
 }
 
-// NodeFacts holds what is read of a Node object and its VeilNode.
+// NodeFacts holds the facts from a Node object and its VeilNode.
 type NodeFacts struct {
 	Name         string
 	Created      time.Time
@@ -96,9 +97,9 @@ type NodeFacts struct {
 	// OS is the label kubernetes.io/os, by which the DaemonSets select the node.
 	OS                             string
 	Arch, Kernel, Runtime, Kubelet string
-	// Annotations holds the keys, without values.
+	// Annotations holds the keys of the annotations, without values.
 	Annotations []string
-	// MTU is the underlay's MTU in the node's VeilNode; 0 when it has none.
+	// MTU is the underlay's MTU in bytes from the node's VeilNode; 0 if the VeilNode has none.
 	MTU int
 }
 
@@ -116,7 +117,7 @@ type Definition struct {
 	// Versions are the served versions.
 	Versions    []string
 	Established bool
-	// Leaving reports whether it is being deleted.
+	// Leaving reports whether the definition is being deleted.
 	Leaving bool
 }
 
@@ -142,7 +143,7 @@ var Manifests = []Object{
 	{"apps", "daemonsets", system, "veild"},
 }
 
-// Config is veild's configuration as the manifests have it.
+// Config is veild's configuration in the manifests.
 const Config = `kubeadmConfig: /etc/kubeveil/kubeadm.yaml
 source:
   kind: kubernetes

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// Level is how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
 // Levels, from good to bad.
 const (
 	OK Level = "ok"
-	// Warning is a finding with which Kubeveil works, but that needs attention.
+	// Warning means that Kubeveil works, but that the finding needs attention.
 	Warning Level = "warning"
-	// Error is a finding that keeps Kubeveil from working, on one node at least.
+	// Error means that Kubeveil cannot work on at least one node.
 	Error Level = "error"
 )
 
@@ -28,8 +28,8 @@ type Finding struct {
 	Do    string `json:"do,omitempty"`
 }
 
-// Judge checks all facts in f, in the order in which they depend on each other. Without an API
-// server it returns one finding.
+// Judge checks all facts in f, in the order in which they depend on each other. If the API server
+// did not answer, it returns only this finding.
 func Judge(f Facts) []Finding {
 	if f.Server.Err != "" {
 		return []Finding{{"api server", Error,
@@ -61,7 +61,7 @@ func Count(findings []Finding, l Level) int {
 	return n
 }
 
-// listed joins names for a sentence. Of many names it takes the first few.
+// listed joins names for a sentence. It names at most five and counts the others.
 func listed(names []string) string {
 	const shown = 5
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
@@ -71,8 +71,8 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// versionNumbers returns at most three numbers with which a version begins: 1, 30, 4 for
-// v1.30.4-eks. It returns nil if text is not a version.
+// versionNumbers returns the first numbers of a version, at most three: 1, 30, 4 for v1.30.4-eks.
+// It returns nil if text is not a version.
 func versionNumbers(text string) []int {
 	text = strings.TrimPrefix(text, "v")
 	var out []int

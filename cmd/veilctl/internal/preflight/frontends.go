@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// frontends: an address of services.apiFrontends leads to the API servers of its family whose
-// certificates name it. Others cannot be seen from here; veilctl status shows them on each node.
+// frontends checks that each address of services.apiFrontends can be translated to an API server of
+// its family whose certificate names the address. A certificate that cannot be read from here is a
+// warning; veilctl status on a node shows it.
 func (j *judge) frontends() {
 	for _, addr := range j.cfg.Services.APIFrontends {
 		j.frontend(addr)

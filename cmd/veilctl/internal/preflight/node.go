@@ -7,11 +7,13 @@ import (
 	"strings"
 )
 
-// The oldest kernel that veild runs on is 5.10, the oldest containerd that reads CNI 1.0.0 is 1.6.
+// Oldest supported versions.
 const (
-	kernelMajor, kernelMinor         = 5, 10
+	// veild needs Linux 5.10.
+	kernelMajor, kernelMinor = 5, 10
+	// containerd supports CNI 1.0.0 from 1.6 on.
 	containerdMajor, containerdMinor = 1, 6
-	// crioMinor is the first of CRI-O 1.x that reads CNI 1.0.0.
+	// crioMinor is the first minor version of CRI-O 1.x that supports CNI 1.0.0.
 	crioMinor = 24
 )
 
@@ -104,7 +106,8 @@ func (j *judge) runtimes() {
 	}
 }
 
-// kubelets: an older kubelet may silently ignore fields that the API server accepts.
+// kubelets checks the versions of kubelets. An older kubelet may silently ignore fields that the
+// API server accepts.
 func (j *judge) kubelets() {
 	const check = "kubelets"
 	var old, archs []string

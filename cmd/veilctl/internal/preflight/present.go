@@ -55,7 +55,8 @@ func (j *judge) present() {
 	j.say(Warning, check, "half applied; missing are "+strings.Join(missing, ", "), do)
 }
 
-// half reports whether the right to write VeilNodes exists without the policy that restrains it.
+// half reports whether the right to write VeilNodes exists without the admission policy that
+// restricts it.
 func (j *judge) half() bool {
 	has := func(resource string) bool {
 		return slices.ContainsFunc(j.f.Objects, func(o Object) bool {
@@ -66,7 +67,7 @@ func (j *judge) half() bool {
 		!has("validatingadmissionpolicybindings"))
 }
 
-// definition judges the custom resource. It reports whether the rest needs to be judged.
+// definition checks the custom resource. It reports whether the other objects need to be checked.
 func (j *judge) definition(check string) bool {
 	d := j.f.Definition
 	switch {

@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// ranges returns the ranges that veild would read, and its complaints about them.
+// ranges reports the ranges that veild would use, or the error that it would return.
 func (j *judge) ranges() {
 	const check = "ranges"
 	if j.unreadable("kubeadm-config") {
@@ -89,7 +89,7 @@ func inside(ranges []netip.Prefix, p netip.Prefix) bool {
 	return false
 }
 
-// podCIDRs: every node needs one of each family.
+// podCIDRs checks that every node has a pod CIDR of each family.
 func (j *judge) podCIDRs() {
 	const check = "pod CIDRs"
 	if j.unreadable("nodes") {
@@ -174,13 +174,14 @@ func (j *judge) overlaps() {
 	}
 }
 
-// nodeRanges: the ranges bound the addresses that a kubelet may report for its node.
+// nodeRanges checks that nodeRanges is set. It bounds the addresses that a kubelet may report for
+// its node.
 func (j *judge) nodeRanges() {
 	if j.cfgErr != nil || len(j.f.Nodes) == 0 {
 		return
 	}
 	if len(j.cfg.NodeRanges) > 0 {
-		// addresses outside were refused as overlaps are
+		// overlaps reports addresses outside of them.
 		j.ok("node ranges", "%s", prefixes(j.cfg.NodeRanges))
 		return
 	}
@@ -196,11 +197,11 @@ func (j *judge) nodeRanges() {
 			"which have %s", listed(addrs)))
 }
 
-// mtu: before veild runs, the MTU is known only if the configuration sets it.
+// mtu checks the underlay's MTU. Before veild runs, it is known only if the configuration sets it.
 func (j *judge) mtu() {
 	const check = "MTU"
 	if j.cfgErr != nil {
-		return // readConfig has judged the configured value
+		return // the configuration is malformed, which ranges reports
 	}
 
 	if j.cfg.MTU > 0 {

@@ -6,8 +6,9 @@ import (
 	"strconv"
 )
 
-// spread: several API servers should end connections now and then, so that clients move to one that
-// has restarted. One server has nothing to move to, and those without visible flags are not judged.
+// spread checks --goaway-chance of the API servers. With several servers, each should occasionally
+// close connections, so that clients also move to a server that has restarted. It checks nothing if
+// there is only one server, or if the flags are not visible.
 func (j *judge) spread() {
 	const check = "spread of connections"
 	if len(j.f.StaticServers) < 2 {

@@ -1,14 +1,14 @@
 // Package redact removes secrets from texts and objects that are about to leave a cluster in a bug
 // report.
 //
-// It promises to remove, wherever they stand: private and preshared WireGuard keys, service-account
-// and bootstrap tokens, private keys in PEM, also as base64, credentials of kubeconfigs, passwords
-// in URLs, and values under names of secrets. A public WireGuard key looks like a private one: keys
-// that are named as public stay, and every other word of that form is removed.
+// It removes these secrets anywhere in a text: private and preshared WireGuard keys,
+// service-account and bootstrap tokens, private keys in PEM (also PEM in base64), credentials in
+// kubeconfigs, passwords in URLs, and values with names of secrets. A public WireGuard key has the
+// same form as a private key. So New takes the public keys to keep, and all other words of this
+// form are removed.
 //
-// It refuses to be clever about what may stay: a false find costs a word of a log, a missed one a
-// cluster. A secret is replaced by Mark, so that a reader sees that there was something, and
-// counted.
+// In doubt, it removes a word: a false positive costs a word of a log, but a missed secret may cost
+// a cluster. Each secret is counted, and replaced by Mark, so that a reader sees the gap.
 //
 // Start reading at Redactor.
 package redact

@@ -8,19 +8,19 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Mark stands where a secret was.
+// Mark replaces a removed secret.
 const Mark = "REDACTED"
 
-// Redactor removes secrets. The zero value knows no public key; it may be used from several
-// goroutines.
+// Redactor removes secrets. The zero value keeps no public keys and has no literals. A Redactor may
+// be used from several goroutines.
 type Redactor struct {
 	public   map[string]bool
 	literals []string
 }
 
-// New returns a Redactor that keeps the WireGuard keys named as public, in base64, and removes
-// literals wherever they occur. Literals of fewer than eight bytes are kept: they are too likely to
-// be something else.
+// New returns a Redactor that keeps the WireGuard keys in public, which are in base64, and removes
+// all occurrences of literals. It ignores literals of fewer than eight bytes, because these often
+// occur in other text.
 func New(public, literals []string) *Redactor {
 	r := &Redactor{public: map[string]bool{}}
 	for _, k := range public {
@@ -43,12 +43,12 @@ func OfClient(cfg *rest.Config) []string {
 	return out
 }
 
-// secretName matches names of secret values, or the ends of such names, without regard to case, -
-// and _.
+// secretName matches a name of a secret value, or the end of such a name. Hyphens and underscores
+// within the name are optional, and case does not matter.
 const secretName = `(?:private[-_]?key|preshared[-_]?key|secret[-_]?key|api[-_]?key|access[-_]?key|client[-_]?key(?:[-_]?data)?|client[-_]?certificate[-_]?data|certificate[-_]?key|token|token[-_]?data|password|passwd|passphrase|secret|credentials?|authorization)`
 
-// before matches what stands before a secret word: the beginning, or a character that no secret
-// word contains.
+// before matches the position before a secret word: the beginning of the text, or a character that
+// cannot be part of the word.
 const before = `(^|[^A-Za-z0-9+/_=-])`
 
 // rules are applied in order: patterns that span lines come before patterns within a line.
@@ -56,38 +56,40 @@ var rules = []struct {
 	find *regexp.Regexp
 	with string
 }{
-	// A truncated block extends to its end: the lines that are there hold key material.
+	// A block without its end extends to the end of the text, because its lines hold key material.
 	{regexp.MustCompile(
 		`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)`),
 		Mark},
-	// The end of a block whose beginning a log has lost.
+	// The end of a block without its beginning, as in a truncated log.
 	{regexp.MustCompile(`(?:[A-Za-z0-9+/=]{4,}(?:\\n|\s)+)+-----END [A-Z0-9 ]*PRIVATE KEY-----`),
 		Mark},
-	// Any PEM as base64, as kubeconfigs have it, also wrapped.
+	// Any PEM in base64, also with line breaks, as in kubeconfigs.
 	{regexp.MustCompile(`LS0tLS1CRUdJTi[A-Za-z0-9+/=]*(?:(?:\\n|\s)+[A-Za-z0-9+/=]{40,})*`), Mark},
 	{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?`), Mark},
 	{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`), `${1} ` + Mark},
 	{regexp.MustCompile(`(://[^\s/:@"']*:)[^\s/@"']+@`), `${1}` + Mark + `@`},
-	// kubeadm's bootstrap tokens: six and sixteen characters.
+	// kubeadm's bootstrap tokens: six characters, a dot and sixteen characters.
 	{regexp.MustCompile(before + `[a-z0-9]{6}\.[a-z0-9]{16}($|[^A-Za-z0-9-])`),
 		`${1}` + Mark + `${2}`},
 	{named, `${1}` + Mark},
 	{regexp.MustCompile(`(?i)(--[a-z-]*` + secretName + `[ =])\S+`), `${1}` + Mark},
 }
 
-// named matches name: value, "name": "value" or name=value. The value is in quotes, also escaped
-// quotes, or is one word.
+// named matches name: value, "name": "value" or name=value. The value is one word, or is in quotes,
+// which may be escaped.
 var named = regexp.MustCompile(`(?i)(` + secretName +
 	`\\*["']?\s*[:=][ \t]*)(\\*"(?:[^"\\\n]|\\[^"\n])*\\*"|'[^'\n]*'|[^\s"',;}\]]+)`)
 
-// harmless matches values that describe how a secret is handled, and are not secrets.
+// harmless matches a value that named finds and that cannot be a secret, such as true or a small
+// number.
 var harmless = regexp.MustCompile(`(?i)[:=][ \t]*(?:true|false|null|none|\d{1,3})$`)
 
-// key matches 32 bytes in base64: 43 digits and a =. The last digit holds four bits, so it is one
-// of sixteen.
+// key matches 32 bytes in base64: 43 digits and "=". The last digit holds only four bits, so it has
+// only sixteen values.
 var key = regexp.MustCompile(`[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=`)
 
-// hexKey is a word of 32 bytes in hexadecimal, as WireGuard's configuration socket has keys.
+// hexKey matches a word of 32 bytes in hexadecimal, the form of keys in WireGuard's configuration
+// protocol.
 var hexKey = regexp.MustCompile(`(^|[^0-9A-Fa-f])([0-9A-Fa-f]{64})($|[^0-9A-Fa-f])`)
 
 // Text returns text without secrets, and the number of removed secrets. It does not change its
@@ -123,7 +125,8 @@ func (r *Redactor) Text(text []byte) ([]byte, int) {
 	return r.hex(out, &n), n
 }
 
-// hex removes 64 hexadecimal digits, other than digests and names of containers.
+// hex removes words of 64 hexadecimal digits, except digests and names of containers. It adds the
+// number of removed words to n.
 func (r *Redactor) hex(text []byte, n *int) []byte {
 	var out bytes.Buffer
 	for len(text) > 0 {

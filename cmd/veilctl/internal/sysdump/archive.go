@@ -28,7 +28,7 @@ type archive struct {
 	gz       *gzip.Writer
 	tar      *tar.Writer
 	contents manifest
-	broken   error // what was wrong with the file itself
+	broken   error // the first error of writing the file
 }
 
 // manifest lists the content of an archive; it is its last file.
@@ -39,7 +39,7 @@ type manifest struct {
 	Files   []entry   `json:"files"`
 	// Missing lists what could not be read.
 	Missing []missing `json:"missing"`
-	// LeftOut lists what is never read.
+	// LeftOut lists what sysdump never reads.
 	LeftOut []string `json:"leftOut"`
 }
 
@@ -65,7 +65,7 @@ func newArchive(w io.Writer, root string, r *redact.Redactor, m manifest) *archi
 // text adds a file; from names its origin.
 func (a *archive) text(name, from string, text []byte) { a.add(name, from, text, 0) }
 
-// object adds a file in YAML with the content of an object or of a list of objects.
+// object adds a YAML file with an object or a list of objects.
 func (a *archive) object(name, from string, v any) {
 	clean, n := a.redact.Object(v)
 	text, err := yaml.Marshal(clean)
@@ -76,7 +76,7 @@ func (a *archive) object(name, from string, v any) {
 	a.add(name, from, text, n)
 }
 
-// data adds a file in JSON of v.
+// data adds a JSON file with v.
 func (a *archive) data(name, from string, v any) {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -94,7 +94,7 @@ func (a *archive) add(name, from string, text []byte, redacted int) {
 	a.contents.Files = append(a.contents.Files, entry{name, from, len(text), redacted + n})
 }
 
-// lacks records that something could not be read.
+// lacks records in the manifest that the file called name could not be read.
 func (a *archive) lacks(name string, err error) {
 	why, _ := a.redact.Text([]byte(err.Error()))
 	a.mu.Lock()
@@ -114,7 +114,7 @@ func (a *archive) write(name string, text []byte) {
 	}
 }
 
-// close adds the manifest, and returns it.
+// close adds the manifest, closes the archive and returns the manifest.
 func (a *archive) close() (manifest, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

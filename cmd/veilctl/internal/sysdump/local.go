@@ -17,14 +17,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
-// localVerbs are the verbs of veilctl in a dump of one node, a file for each.
+// localVerbs holds the verbs of veilctl that a dump of one node runs. The output of each is a file.
 var localVerbs = [][]string{
 	{"version"}, {"status", "--socket", abi.AdminSocket},
 	{"status", "--socket", abi.AdminSocket, "-o", "json"},
 	{"peers"}, {"mtu"}, {"guard"}, {"host"}, {"policy", "list"}, {"service", "list"},
 }
 
-// maxLog bounds the bytes that are kept of the end of a log; maxLogs bounds the logs of a node.
+// maxLog bounds the bytes of a log; its end is kept. maxLogs bounds the logs of a node.
 const (
 	maxLog  = 8 << 20
 	maxLogs = 64
@@ -35,14 +35,15 @@ type localNode struct {
 	// veilctl runs a verb of this program and returns what it prints.
 	veilctl func(ctx context.Context, args ...string) ([]byte, error)
 	socket  string
-	// configs are patterns of veild's configuration: a file of its own, or a ConfigMap's volume.
+	// configs are patterns of filepath.Glob for veild's configuration, which is a file of the host
+	// or in a ConfigMap volume.
 	configs []string
-	// logs is a pattern of the logs of Kubeveil's containers, see filepath.Glob.
+	// logs is a pattern of filepath.Glob for the logs of Kubeveil's containers.
 	logs string
 }
 
-// thisNode returns the node that the program runs on. The kubelet writes logs of containers to
-// /var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log.
+// thisNode returns the sources of the node that the program runs on. The kubelet writes container
+// logs to /var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log.
 func thisNode() localNode {
 	return localNode{socket: abi.AdminSocket,
 		configs: []string{"/etc/kubeveil/veild.yaml",
@@ -80,7 +81,7 @@ func writeLocalDump(c verb.Call, n localNode, file, root string) error {
 	})
 }
 
-// publicKeys returns the keys that are public, if veild answers.
+// publicKeys returns the public keys of the tunnels. It returns none if veild does not answer.
 func (n localNode) publicKeys(ctx context.Context) (keys []string) {
 	s, err := verb.FetchStatus(ctx, n.socket)
 	if err != nil {
@@ -95,7 +96,8 @@ func (n localNode) publicKeys(ctx context.Context) (keys []string) {
 	return keys
 }
 
-// verb adds the output of a verb. If the node is not well, the verb exits with 1 after its output.
+// verb adds the output of a verb as a file. It ignores an error after output, because a verb exits
+// with 1 if the node is not well.
 func (n localNode) verb(ctx context.Context, a *archive, args []string) {
 	ctx, cancel := context.WithTimeout(ctx, dumpLimit)
 	defer cancel()
@@ -116,7 +118,7 @@ func (n localNode) verb(ctx context.Context, a *archive, args []string) {
 	}
 }
 
-// addConfig adds the first configuration of veild that can be read.
+// addConfig adds the first configuration file of veild that can be read.
 func (n localNode) addConfig(a *archive) {
 	errs := []error{errors.New("not found")}
 	for _, pattern := range n.configs {
@@ -133,7 +135,7 @@ func (n localNode) addConfig(a *archive) {
 	a.lacks("veild.yaml", errors.Join(errs...))
 }
 
-// addLogs adds the end of each log.
+// addLogs adds the end of each log, of at most maxLogs logs.
 func (n localNode) addLogs(a *archive) {
 	files, err := filepath.Glob(n.logs)
 	if err == nil && len(files) == 0 {
@@ -160,7 +162,7 @@ func (n localNode) addLogs(a *archive) {
 	}
 }
 
-// tail returns the last bytes of a file, from the beginning of a line.
+// tail returns at most the last size bytes of a file, from the beginning of a line.
 func tail(path string, size int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -24,7 +24,8 @@ import (
 // ours selects Kubeveil's own objects.
 const ours = "app.kubernetes.io/name=kubeveil"
 
-// dumpedObjects are the objects of a sysdump, a file for each line. There is no line for Secrets.
+// dumpedObjects holds the objects of a sysdump. Each element becomes a file. Secrets must not be
+// added.
 var dumpedObjects = []struct {
 	file                     string
 	group, version, resource string
@@ -77,7 +78,8 @@ func (d *dump) objects(ctx context.Context) {
 	d.podTable(ctx)
 }
 
-// plainObject removes bookkeeping: managed fields, and kubectl's copy of the whole.
+// plainObject returns the content of o without managed fields and kubectl's last-applied
+// annotation. It changes o.
 func plainObject(o unstructured.Unstructured) map[string]any {
 	o.SetManagedFields(nil)
 	annotations := o.GetAnnotations()
@@ -86,7 +88,7 @@ func plainObject(o unstructured.Unstructured) map[string]any {
 	return o.Object
 }
 
-// events adds the events of kube-system and of nodes, the newest last.
+// events adds the events of kube-system and of nodes, newest last.
 func (d *dump) events(ctx context.Context) {
 	const name = "cluster/events.txt"
 	var rows []corev1.Event
@@ -134,7 +136,7 @@ func lastSeen(e corev1.Event) time.Time {
 	return e.CreationTimestamp.Time
 }
 
-// podTable lists the pods of kube-system, and counts the others by node.
+// podTable adds a table of the pods of kube-system, and the number of other pods per node.
 func (d *dump) podTable(ctx context.Context) {
 	const name = "cluster/pods.txt"
 	list, err := d.cluster.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// dumped bounds the nodes that are read at once. dumpLimit bounds the time of one command in a
-	// pod, or of one log.
+	// dumped bounds the nodes that are read concurrently. dumpLimit bounds the time of one command
+	// in a pod, or of reading one log.
 	dumped    = 4
 	dumpLimit = 30 * time.Second
 )
@@ -99,7 +99,8 @@ func writeDump(c verb.Call, k *remote.Cluster, file, root string) error {
 	})
 }
 
-// writeArchive writes the file as a whole, or none. gather returns the archive with all its files.
+// writeArchive writes the complete file or no file. gather writes an archive into f and returns it
+// without closing it.
 func writeArchive(c verb.Call, file string, gather func(f *os.File) (*archive, error)) (err error) {
 	tmp := file + ".part"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -146,7 +147,7 @@ func writeArchive(c verb.Call, file string, gather func(f *os.File) (*archive, e
 	return nil
 }
 
-// dump is one sysdump on its way.
+// dump is the state of one sysdump of a cluster.
 type dump struct {
 	*archive
 	c       verb.Call
@@ -154,7 +155,8 @@ type dump struct {
 	seen    []cluster.NodeSeen
 }
 
-// newDump reads the nodes first: public keys must be known before anything is written.
+// newDump begins a dump. It reads all nodes, because the redactor must know their public keys
+// before the first file is written.
 func newDump(c verb.Call, k *remote.Cluster, f *os.File, root string) (*dump, error) {
 	d := &dump{c: c, cluster: k}
 	if _, err := k.Client.Discovery().ServerVersion(); err != nil {
@@ -194,7 +196,7 @@ func (d *dump) say(format string, args ...any) {
 	fmt.Fprintf(d.c.Progress, format+" …\n", args...)
 }
 
-// run gathers everything; what fails is recorded and does not end it.
+// run adds all files. A part that cannot be read is recorded and does not end the dump.
 func (d *dump) run(ctx context.Context) {
 	d.summaries(ctx)
 	d.say("reading objects")
@@ -244,7 +246,7 @@ func (d *dump) nodes(ctx context.Context) {
 			}
 			for _, what := range []string{"version", "status", "peers", "mtu", "guard", "host"} {
 				if !d.inPod(ctx, n, what) {
-					return nil // it would not answer the others
+					return nil // the pod did not answer in time, so other verbs would fail too
 				}
 			}
 			return nil

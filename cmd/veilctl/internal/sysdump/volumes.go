@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// volumeObjects are the objects of a sysdump about encrypted volumes, a file for each line. The
-// driver's pods, logs, policies and rights are among Kubeveil's own objects.
+// volumeObjects holds the objects about encrypted volumes. Each element becomes a file. The pods,
+// logs, policies and rights of the driver are among Kubeveil's own objects.
 var volumeObjects = []struct {
 	file             string
 	resource         schema.GroupVersionResource
@@ -38,8 +38,8 @@ var volumeObjects = []struct {
 		Version: "v1", Resource: "volumesnapshotclasses"}, "", "", []string{"driver"}},
 }
 
-// volumes adds the encrypted volumes, without keys (wrapped ones included) and without the names of
-// their claims. A cluster without their definition is not a problem.
+// volumes adds the VeilVolumes without wrapped keys and without the names of their claims. It adds
+// nothing if the cluster has no definition of VeilVolumes.
 func (d *dump) volumes(ctx context.Context) {
 	const name = "cluster/veilvolumes.yaml"
 	list, err := d.cluster.Dynamic.Resource(kubestore.VeilVolumes).List(ctx, metav1.ListOptions{})
@@ -88,8 +88,8 @@ func (d *dump) volumeObject(ctx context.Context, name string, resource schema.Gr
 	d.object(name, "list "+resource.GroupResource().String(), items)
 }
 
-// volumeTable returns the output of veilctl volume list without the names of claims and snapshots:
-// these belong to other namespaces.
+// volumeTable adds the output of veilctl volume list. It leaves out the names of claims and
+// snapshots, because they belong to other namespaces.
 func (d *dump) volumeTable(ctx context.Context) {
 	const name = "cluster/volumes.txt"
 	var b bytes.Buffer

@@ -15,11 +15,12 @@ const (
 )
 
 var (
-	// ErrWrong is the error of a command whose output already reports the problem.
+	// ErrWrong is returned if something is wrong with the node or cluster and the output already
+	// shows it. It is not printed.
 	ErrWrong = errors.New("something is wrong")
-	// ErrUsage matches errors of the command line.
+	// ErrUsage matches errors in the command line.
 	ErrUsage = errors.New("see veilctl -h")
-	// ErrNoDaemon matches the error for a veild that does not answer.
+	// ErrNoDaemon is matched if veild does not answer.
 	ErrNoDaemon = errors.New("veild does not answer")
 )
 
@@ -39,18 +40,18 @@ func ExitStatus(err error) int {
 // Call is one call of a verb.
 type Call struct {
 	Ctx context.Context
-	// Out is for the result, Progress for messages meanwhile.
+	// Out receives the result, and Progress messages during the call.
 	Out, Progress io.Writer
-	// JSON reports whether the output is for programs.
+	// JSON reports whether to print JSON, for programs.
 	JSON bool
 	// Args are the arguments that are not flags.
 	Args []string
-	// Input is what the flags of a verb of OnNodeWith name, such as the content of a file.
+	// Input is the input of a verb of OnNodeWith, such as the content of a file that a flag names.
 	Input []byte
 }
 
-// Print writes v as JSON, or calls show to write it for people. It returns ErrWrong if wrong is
-// set.
+// Print writes v as JSON if c.JSON is set. Otherwise it calls show, which writes the result for
+// people. It returns ErrWrong if wrong is set.
 func (c Call) Print(v any, wrong bool, show func() error) error {
 	if c.JSON {
 		show = func() error { return PrintJSON(c.Out, v) }

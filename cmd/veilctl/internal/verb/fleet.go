@@ -17,30 +17,31 @@ import (
 
 // fleet runs one command line in the pods of veild.
 type fleet struct {
-	// pods holds the name of veild's pod by node; "" if the node lacks its pod.
+	// pods holds the name of veild's pod by node. The name is "" if the node has no such pod.
 	pods map[string]string
-	// args is the command line of veilctl, for output in JSON if json is set: as one document, or
-	// as lines.
+	// args is the command line of veilctl. json reports whether it prints JSON: objects on lines if
+	// lines is set, otherwise one document.
 	args        []string
 	json, lines bool
-	// exec and stream run veilctl in a pod, as ExecVeilctl and ExecVeilctlTo of remote.Cluster do.
+	// exec and stream run veilctl in a pod, like ExecVeilctl and ExecVeilctlTo of remote.Cluster.
 	exec   func(ctx context.Context, pod string, args ...string) ([]byte, error)
 	stream func(ctx context.Context, out io.Writer, pod string, args ...string) error
 }
 
-// nodeAnswer is the answer of one node in the output for programs; fields are added, never renamed.
+// nodeAnswer is the answer of one node. Its JSON is output for programs: fields are added, never
+// renamed.
 type nodeAnswer struct {
 	Node string `json:"node"`
-	// Answer is what the verb prints on that node. It is empty if there is an Error.
+	// Answer is the JSON that the verb printed on the node. It is empty if Error is not.
 	Answer json.RawMessage `json:"answer,omitempty"`
 	Error  string          `json:"error,omitempty"`
 
 	text string
-	// status is the exit status of the node's veilctl, ExitNoDaemon if it did not run.
+	// status is the exit status of the node's veilctl, or ExitNoDaemon if veilctl did not run.
 	status int
 }
 
-// nodeError is an error that another veilctl printed, or the reason why it did not run.
+// nodeError is the error that a node's veilctl printed, or the reason why it did not run.
 type nodeError struct {
 	text   string
 	status int
@@ -48,13 +49,13 @@ type nodeError struct {
 
 func (e *nodeError) Error() string { return e.text }
 
-// Is reports whether target selects the same exit status.
+// Is reports whether target is the sentinel of e's exit status.
 func (e *nodeError) Is(target error) bool {
 	return target == ErrUsage && e.status == ExitUsage ||
 		target == ErrNoDaemon && e.status == ExitNoDaemon
 }
 
-// one prints the answer of one node, as the verb does on that node.
+// one prints the answer of one node in the same form as on that node.
 func (f fleet) one(c Call, node string) error {
 	a := f.ask(c.Ctx, node)
 	if a.Error != "" {
@@ -67,7 +68,7 @@ func (f fleet) one(c Call, node string) error {
 	return err
 }
 
-// write writes what one node printed; lines of JSON get the name of the node.
+// write writes the output of one node. It adds the name of the node to lines of JSON.
 func (f fleet) write(w io.Writer, a nodeAnswer) error {
 	if f.json && f.lines {
 		lines := nodeLines{out: w, node: a.Node, json: true}
@@ -78,8 +79,8 @@ func (f fleet) write(w io.Writer, a nodeAnswer) error {
 	return err
 }
 
-// all prints the answers of nodes in their order, and below them which nodes did not answer, and
-// why. It returns ErrWrong unless all answered that all is well.
+// all prints the answers in the order of nodes, then the nodes that did not answer, and why. It
+// returns ErrWrong unless veilctl succeeded on all nodes.
 func (f fleet) all(c Call, nodes []string) error {
 	answers, err := f.askAll(c.Ctx, nodes)
 	if err != nil {
@@ -98,7 +99,7 @@ func (f fleet) all(c Call, nodes []string) error {
 	})
 }
 
-// askAll returns the answers of nodes in their order.
+// askAll runs the command line on all nodes, and returns the answers in the order of nodes.
 func (f fleet) askAll(ctx context.Context, nodes []string) ([]nodeAnswer, error) {
 	answers := make([]nodeAnswer, len(nodes))
 	var g errgroup.Group
@@ -106,12 +107,12 @@ func (f fleet) askAll(ctx context.Context, nodes []string) ([]nodeAnswer, error)
 	for i, node := range nodes {
 		g.Go(func() error { answers[i] = f.ask(ctx, node); return nil })
 	}
-	_ = g.Wait() // no node's answer is an error of the verb
+	_ = g.Wait() // the functions return no errors
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 
-	// A command line that is wrong for each veilctl that ran is wrong.
+	// If every veilctl that ran refused the command line, the command line is wrong.
 	usage := slices.IndexFunc(answers, func(a nodeAnswer) bool { return a.status == ExitUsage })
 	if usage >= 0 && !slices.ContainsFunc(answers, func(a nodeAnswer) bool {
 		return a.status != ExitUsage && a.status != ExitNoDaemon
@@ -121,7 +122,8 @@ func (f fleet) askAll(ctx context.Context, nodes []string) ([]nodeAnswer, error)
 	return answers, nil
 }
 
-// merged prints one result of the answers of nodes. If none answered, it returns the error of one.
+// merged passes the answers of nodes, and the errors of the others, to show. If no node answered,
+// it returns the first error instead.
 func (f fleet) merged(c Call, nodes []string,
 	show func(c Call, answers []json.RawMessage, missing []string) error) error {
 	all, err := f.askAll(c.Ctx, nodes)
@@ -143,7 +145,8 @@ func (f fleet) merged(c Call, nodes []string,
 	return show(c, answers, missing)
 }
 
-// printLines prints the lines of each node. A node that did not answer is a line with its error.
+// printLines prints the JSON lines of each node. For a node that did not answer, it prints a line
+// with the error.
 func (f fleet) printLines(c Call, answers []nodeAnswer, wrong bool) error {
 	for _, a := range answers {
 		var err error
@@ -162,7 +165,7 @@ func (f fleet) printLines(c Call, answers []nodeAnswer, wrong bool) error {
 	return nil
 }
 
-// ask returns the answer of one node, within NodeLimit.
+// ask runs the command line on one node, for at most NodeLimit, and returns the answer.
 func (f fleet) ask(ctx context.Context, node string) nodeAnswer {
 	a := nodeAnswer{Node: node, status: ExitNoDaemon}
 	pod := f.pods[node]
@@ -181,7 +184,7 @@ func (f fleet) ask(ctx context.Context, node string) nodeAnswer {
 	case !errors.As(err, &ended):
 		a.Error = printable(err.Error())
 		return a
-	case len(out) == 0: // what it printed says more than its status
+	case len(out) == 0: // without output, the error is the answer
 		a.status = ended.Status
 		a.Error = printable(strings.TrimPrefix(ended.Stderr, "veilctl: "))
 		if a.Error == "" {
@@ -203,8 +206,8 @@ func (f fleet) ask(ctx context.Context, node string) nodeAnswer {
 	return a
 }
 
-// printable removes from a node's text what could change the terminal: the node may have been taken
-// over.
+// printable replaces control characters in text from a node, except newlines and tabs. The node may
+// have been taken over, and such characters could control the terminal.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' {

@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// followedNodes bounds the nodes that are followed at once: each is a connection to the API
-	// server.
+	// followedNodes bounds the nodes that are followed at once, because each needs a connection to
+	// the API server.
 	followedNodes = 100
 	// lineLimit bounds the bytes of one line of another node. A longer line is split.
 	lineLimit = 64 << 10
-	// withStdin is the hidden flag of a verb that ends when its standard input does: a command in
-	// a pod goes on after its caller has gone.
+	// withStdin is a hidden flag that makes a verb end at the end of its standard input. Without
+	// it, a command in a pod would continue after its caller has ended.
 	withStdin = "until-stdin-ends"
 )
 
-// follow prints the lines of nodes as they come, each with the name of its node, until the call is
-// interrupted. It returns ErrWrong if all nodes ended before.
+// follow prints the lines of nodes as they arrive, each with the name of its node, until the call
+// is interrupted. It returns ErrWrong if veilctl ends on all nodes before.
 func (f fleet) follow(c Call, nodes []string) error {
 	if len(nodes) > followedNodes {
 		return fmt.Errorf("--follow is for at most %d nodes, and the cluster has %d: write --node "+
@@ -57,17 +57,18 @@ func (f fleet) follow(c Call, nodes []string) error {
 	return ErrWrong
 }
 
-// untilEnd returns a context that ends when in does, or ctx. Its goroutine reads in until then.
+// untilEnd returns a context that ends at the end of in, or with ctx. A goroutine reads and
+// discards in until its end.
 func untilEnd(ctx context.Context, in io.Reader) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
-		_, _ = io.Copy(io.Discard, in) // an error is an end, too
+		_, _ = io.Copy(io.Discard, in) // an error counts as the end
 		cancel()
 	}()
 	return ctx
 }
 
-// shared passes on one Write at a time of those that share mu.
+// shared is a writer that locks mu during each Write. Several writers can share mu.
 type shared struct {
 	mu *sync.Mutex
 	to io.Writer
@@ -79,8 +80,8 @@ func (s *shared) Write(text []byte) (int, error) {
 	return s.to.Write(text)
 }
 
-// nodeLines adds the name of a node to each line that is written to it, and passes the line on in
-// one Write. What follows the last line waits for its end.
+// nodeLines is a writer that adds the name of a node to each line, and passes the line to out in
+// one Write. It keeps an incomplete line until its end is written.
 type nodeLines struct {
 	out  io.Writer
 	node string
@@ -110,7 +111,7 @@ func (l *nodeLines) named(line []byte) string {
 		return l.node + "  " + text
 	}
 
-	name, _ := json.Marshal(l.node) // a string always has JSON
+	name, _ := json.Marshal(l.node) // encoding a string as JSON never fails
 	object := `{"node":` + string(name)
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &fields); err != nil {

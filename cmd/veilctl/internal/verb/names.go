@@ -9,11 +9,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// namesLimit bounds the wait of a shell for the names that it completes.
+// namesLimit bounds the time in which completion lists names, because the shell waits meanwhile.
 const namesLimit = 2 * time.Second
 
-// CompleteNames completes at most `most` arguments of cmd by names that list returns. A shell shows
-// no errors, so it offers no names if list fails.
+// CompleteNames completes the first `most` arguments of cmd with the names that list returns. If
+// list fails, there are no completions, because a shell shows no errors.
 func CompleteNames(cmd *cobra.Command, most int,
 	list func(ctx context.Context) ([]string, error)) {
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string,
@@ -32,7 +32,8 @@ func CompleteNames(cmd *cobra.Command, most int,
 	}
 }
 
-// NamesOnNode is CompleteNames for cmd with the flag --socket. It returns cmd.
+// NamesOnNode is CompleteNames for a list that needs the value of cmd's flag --socket. It returns
+// cmd.
 func NamesOnNode(cmd *cobra.Command, most int,
 	list func(ctx context.Context, socket string) ([]string, error)) *cobra.Command {
 	CompleteNames(cmd, most, func(ctx context.Context) ([]string, error) {

@@ -20,23 +20,23 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// OnNode makes cmd a verb for the veild of this node, or of others. run gets the answer of this
-// node's veild by its socket. With --node or --cluster, the same command line runs in the pod of
-// each veild, by the exec that status uses.
+// OnNode completes cmd as a verb that prints an answer of veild. Without --node and --cluster, it
+// calls run with the socket of this node's veild. With one of these flags, it runs the same command
+// line in the pods of veild on other nodes.
 func OnNode(cmd *cobra.Command, run func(c Call, socket string) error) *cobra.Command {
 	return onNode(&reach{cmd: cmd}, run)
 }
 
-// OnNodeLines is OnNode for a verb whose -o json prints objects, one per line. Lines of other nodes
-// begin with the field node. If the verb has a flag --follow that is set, lines are printed as they
-// come.
+// OnNodeLines is OnNode for a verb whose -o json prints one object per line. Objects from other
+// nodes begin with the field node. If the verb has a flag --follow and it is set, lines are printed
+// as they arrive.
 func OnNodeLines(cmd *cobra.Command, run func(c Call, socket string) error) *cobra.Command {
 	return onNode(&reach{cmd: cmd, lines: true}, run)
 }
 
-// OnNodeWith is OnNode for a verb with an input that some of its flags name, such as a file. read
-// reads the input, without newlines, on the machine of the caller. Call.Input holds it for run.
-// Other nodes get it by standard input, instead of these flags.
+// OnNodeWith is OnNode for a verb with an input that flags name, such as a file. read returns the
+// input, without newlines, on the machine of the user; run finds it in Call.Input. On other nodes,
+// veilctl gets the input on standard input instead of the flags.
 func OnNodeWith(cmd *cobra.Command, flags []string, read func() ([]byte, error),
 	run func(c Call, socket string) error) *cobra.Command {
 	passed := cmd.Flags().Bool(withInput, false, "read one line of input that a veilctl wrote")
@@ -50,14 +50,15 @@ func OnNodeWith(cmd *cobra.Command, flags []string, read func() ([]byte, error),
 }
 
 const (
-	// withInput is the hidden flag of a verb of OnNodeWith that runs on another node.
+	// withInput is the hidden flag that makes a verb of OnNodeWith read its input from standard
+	// input.
 	withInput = "with-input"
 	// inputLimit bounds the bytes of an input of OnNodeWith.
 	inputLimit = 8 << 20
 )
 
-// readLine reads one line. It does not wait for the end of in: the protocol of a command in a pod
-// may not pass it on.
+// readLine reads one line. It does not wait for the end of in, because the protocol of a command in
+// a pod may not transmit the end.
 func readLine(in io.Reader) ([]byte, error) {
 	line, err := bufio.NewReader(io.LimitReader(in, inputLimit)).ReadBytes('\n')
 	if err != nil {
@@ -66,9 +67,9 @@ func readLine(in io.Reader) ([]byte, error) {
 	return bytes.TrimSuffix(line, []byte("\n")), nil
 }
 
-// OnNodeMerged is OnNode for a verb that prints one result for people, of the answers of one or
-// several nodes. ask returns the answer of this node, as -o json prints it. show prints all answers
-// and the nodes that did not answer.
+// OnNodeMerged is OnNode for a verb that prints one result from the answers of one or several
+// nodes. ask returns the answer of this node, which -o json prints. show prints the result for
+// people; missing has an error for each node that did not answer.
 func OnNodeMerged(cmd *cobra.Command, ask func(c Call, socket string) (any, error),
 	show func(c Call, answers []json.RawMessage, missing []string) error) *cobra.Command {
 	return onNode(&reach{cmd: cmd, merge: show}, func(c Call, socket string) error {
@@ -86,11 +87,11 @@ func OnNodeMerged(cmd *cobra.Command, ask func(c Call, socket string) (any, erro
 	})
 }
 
-// NodesOf returns the nodes that can answer for the arguments of a verb.
+// NodesOf returns the nodes that can answer a verb with these arguments.
 type NodesOf func(ctx context.Context, k *remote.Cluster, args []string) ([]string, error)
 
-// OnNodesOf is OnNode for a verb that has an answer on some nodes only: --cluster shows these. If
-// nodes returns none, it shows all.
+// OnNodesOf is OnNode for a verb that only some nodes can answer. With --cluster, it runs on the
+// nodes that nodes returns, or on all nodes if there are none.
 func OnNodesOf(cmd *cobra.Command, nodes NodesOf,
 	run func(c Call, socket string) error) *cobra.Command {
 	return onNode(&reach{cmd: cmd, nodes: nodes}, run)
@@ -123,22 +124,23 @@ func onNode(r *reach, run func(c Call, socket string) error) *cobra.Command {
 	})
 }
 
-// reach are the flags that name other nodes than this one.
+// reach holds how a verb runs on other nodes, and the flags that select them.
 type reach struct {
 	cmd    *cobra.Command
 	nodes  NodesOf // nil means all nodes
 	lines  bool    // -o json prints lines
 	access remote.Access
-	// read reads the input of OnNodeWith, which inputFlags name. Nil means that there is none.
+	// read reads the input of OnNodeWith, which inputFlags name. Nil means that the verb has no
+	// input.
 	read       func() ([]byte, error)
 	inputFlags []string
-	// merge prints the answers of all nodes for people. Nil means that each is printed by itself.
+	// merge prints one result from all answers. Nil means that each answer is printed separately.
 	merge func(c Call, answers []json.RawMessage, missing []string) error
 	node  string
 	all   bool
 }
 
-// hint adds to an error on a machine without veild how to reach others.
+// hint adds to the error of a machine without veild how to run the verb on other nodes.
 func (r *reach) hint(err error) error {
 	if errors.Is(err, ErrNoDaemon) && errors.Is(err, fs.ErrNotExist) &&
 		!r.cmd.Flags().Changed("socket") {
@@ -205,7 +207,7 @@ func (r *reach) follows() bool {
 	return r.lines && follow != nil && follow.Value.String() == "true"
 }
 
-// selected returns the nodes to ask, of all nodes that there are.
+// selected returns the nodes on which to run the verb. all are the Linux nodes of the cluster.
 func (r *reach) selected(c Call, k *remote.Cluster, all []string) ([]string, error) {
 	if r.node != "" {
 		if !slices.Contains(all, r.node) {
@@ -224,8 +226,8 @@ func (r *reach) selected(c Call, k *remote.Cluster, all []string) ([]string, err
 	return slices.Compact(nodes), nil
 }
 
-// commandLine returns the arguments of a veilctl on another node: those of this one, for the node's
-// own socket.
+// commandLine returns the arguments for veilctl on another node: the arguments of this call without
+// the flags that select nodes, and with the node's own socket.
 func (r *reach) commandLine(c Call, follow bool) []string {
 	own := append([]string{"node", "cluster", "kubeconfig", "context", "output"}, r.inputFlags...)
 	args := strings.Fields(r.cmd.CommandPath())[1:]
@@ -274,7 +276,7 @@ func (r *reach) completeNodes(cmd *cobra.Command, _ []string, _ string) ([]strin
 	return slices.Sorted(maps.Keys(pods)), cobra.ShellCompDirectiveNoFileComp
 }
 
-// Some returns names for a message: all of a few, else the first ones and how many there are more.
+// Some joins names for a message. It names at most twenty and counts the others.
 func Some(names []string) string {
 	const shown = 20
 	if len(names) > shown {

@@ -8,14 +8,14 @@ import (
 	"text/tabwriter"
 )
 
-// PrintJSON writes v, indented, as a document of its own.
+// PrintJSON writes v as indented JSON.
 func PrintJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
 }
 
-// Table prints rows under a head, columns aligned. " | " separates the columns of the head.
+// Table prints head and rows with aligned columns. " | " separates the columns of head.
 func Table(w io.Writer, head string, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, strings.ReplaceAll(head, " | ", "\t"))
@@ -25,7 +25,7 @@ func Table(w io.Writer, head string, rows [][]string) error {
 	return t.Flush()
 }
 
-// OrDash returns the text of a cell: s, or a dash for an empty one.
+// OrDash returns s, or a dash if s is empty.
 func OrDash(s string) string {
 	if s == "" {
 		return "-"

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// NodesAtOnce bounds the nodes of a cluster that a verb waits for at once. NodeLimit bounds the
-	// time of one answer.
+	// NodesAtOnce bounds the nodes on which a verb runs concurrently. NodeLimit bounds the time of
+	// one answer.
 	NodesAtOnce = 16
 	NodeLimit   = 20 * time.Second
 
@@ -23,7 +23,7 @@ const (
 	statusLimit = 5 * time.Second
 )
 
-// SocketFlag adds the flag that names veild's socket.
+// SocketFlag adds the flag --socket to cmd and returns its value.
 func SocketFlag(cmd *cobra.Command) *string {
 	return cmd.Flags().String("socket", abi.AdminSocket, "veild's `socket`")
 }
@@ -46,7 +46,7 @@ func FetchPage(ctx context.Context, socket, page string, v any) error {
 	return decode(body, err, v)
 }
 
-// PostPage is FetchPage for a page that takes a body.
+// PostPage is FetchPage for a page that takes a body, which is posted.
 func PostPage(ctx context.Context, socket, page string, posted []byte, v any) error {
 	body, err := telemetry.PostPage(ctx, socket, page, posted)
 	return decode(body, err, v)

@@ -17,7 +17,8 @@ const (
 	NodesUsage = "two nodes, `A,B` (default: the first two Ready and schedulable)"
 )
 
-// Root makes cmd the program, a parent of verbs. Errors of their flags match ErrUsage.
+// Root completes cmd as the root command, the parent of all verbs. Errors of flags then match
+// ErrUsage.
 func Root(cmd *cobra.Command) {
 	cobra.EnableCommandSorting = false
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
@@ -27,7 +28,8 @@ func Root(cmd *cobra.Command) {
 	})
 }
 
-// Run runs the verb of root that args name. The result goes to out, messages meanwhile to progress.
+// Run runs the verb of root that args name. It writes the result to out, and messages during the
+// run to progress.
 func Run(ctx context.Context, root *cobra.Command, args []string, out, progress io.Writer) error {
 	if err := twoDashes(root, args); err != nil {
 		return err
@@ -38,7 +40,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string, out, progress 
 	return root.ExecuteContext(ctx)
 }
 
-// twoDashes refuses a flag of several letters with one dash.
+// twoDashes returns an error for a flag of several letters with only one dash.
 func twoDashes(root *cobra.Command, args []string) error {
 	cmd, rest, err := root.Find(args)
 	if err != nil || cmd.DisableFlagParsing {
@@ -51,7 +53,7 @@ func twoDashes(root *cobra.Command, args []string) error {
 	return nil
 }
 
-// Choice makes cmd a parent of verbs that does nothing itself.
+// Choice completes cmd as a parent of verbs. Without a verb, it returns an error that lists them.
 func Choice(cmd *cobra.Command) {
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.Args = cobra.ArbitraryArgs
@@ -75,7 +77,8 @@ func Choice(cmd *cobra.Command) {
 	}
 }
 
-// New completes cmd with the form of its help, its arguments and completions. cmd calls run.
+// New completes cmd as a verb that calls run. It sets the form of the help, checks the number of
+// arguments, and turns off the completion of file names.
 func New(cmd *cobra.Command, run func(c Call) error) *cobra.Command {
 	cmd.Long = strings.TrimSpace(cmd.Short + ".\n\n" + cmd.Long)
 	cmd.Example = "  " + strings.ReplaceAll(cmd.Example, "\n", "\n  ")
@@ -102,7 +105,7 @@ func New(cmd *cobra.Command, run func(c Call) error) *cobra.Command {
 	return cmd
 }
 
-// Reporting is New for a verb with -o, which prints for people or for programs.
+// Reporting is New for a verb with the flag -o, which selects output for people or for programs.
 func Reporting(cmd *cobra.Command, run func(c Call) error) *cobra.Command {
 	format := cmd.Flags().StringP("output", "o", "table",
 		"`format`: table for people, json for programs")

@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// belonging is a kind of object that Kubernetes has for a volume or a snapshot.
+// belonging is a kind of Kubernetes object for a volume or a snapshot, such as PersistentVolume.
 type belonging struct {
 	resource schema.GroupVersionResource
 	// name is kubectl's name of the kind.
@@ -31,11 +31,11 @@ type belonging struct {
 	// finalizer is the finalizer that the node's side-car removes once its driver has deleted the
 	// volume or snapshot.
 	finalizer string
-	// driver, handle and user are paths of fields; user is the reference to the claim or snapshot
-	// of a person.
+	// driver, handle and user are paths of fields. user is the reference to the claim or snapshot
+	// for which the object was made, and users is the resource of that claim or snapshot.
 	driver, handle, user []string
 	users                schema.GroupVersionResource
-	// userName is kubectl's name of the users' kind.
+	// userName is kubectl's name of the kind of users.
 	userName string
 }
 
@@ -62,13 +62,14 @@ var belongings = []belonging{
 // destroyReport is the result for a volume.
 type destroyReport struct {
 	Volume string `json:"volume"`
-	// Asked is the node that was asked to destroy the volume, with --no-owner.
+	// Asked is the node that received the request to destroy the volume, with --no-owner.
 	Asked string `json:"asked,omitempty"`
 	// KeyDestroyed reports whether this call or an earlier one destroyed the wrapped key.
 	KeyDestroyed bool `json:"keyDestroyed"`
-	// Released are the objects whose deletion is no longer held up, as kind/name.
+	// Released are the objects that were deleted and from which the finalizer was removed, as
+	// kind/name.
 	Released []string `json:"released,omitempty"`
-	// Left are commands that delete the remaining objects of the volume's users.
+	// Left are commands that delete the remaining claims and snapshots of the volume.
 	Left  []string `json:"left,omitempty"`
 	Error string   `json:"error,omitempty"`
 }
@@ -137,7 +138,8 @@ type destroyer struct {
 	gone string
 }
 
-// destroy continues an interrupted call: the VeilVolume is deleted last.
+// destroy destroys the key of a volume and deletes its objects. The VeilVolume is deleted last, so
+// that a later call can continue an interrupted one.
 func (d *destroyer) destroy(ctx context.Context, name string) destroyReport {
 	r := destroyReport{Volume: name}
 	err := d.store.Destroy(ctx, name, func(o kubestore.Object) error {
@@ -159,7 +161,7 @@ func (d *destroyer) destroy(ctx context.Context, name string) destroyReport {
 	return r
 }
 
-// mayDestroy refuses a volume that an existing node holds or may open.
+// mayDestroy returns an error if an existing node holds the volume or may open it.
 func (d *destroyer) mayDestroy(ctx context.Context, o kubestore.Object) error {
 	nodes := []string{o.State.Request.Node, o.State.Writer}
 	if t := o.Asked.TakeOver; t != nil {
@@ -204,13 +206,13 @@ func ready(n *corev1.Node) bool {
 	})
 }
 
-// release deletes the objects that Kubernetes has for the volume, and lists the remaining objects
-// of its users.
+// release deletes the volume's objects of the kinds in belongings, and sets r.Left to the commands
+// for its claims and snapshots.
 func (d *destroyer) release(ctx context.Context, r *destroyReport) error {
 	for _, b := range belongings {
 		list, err := d.cluster.Dynamic.Resource(b.resource).List(ctx, metav1.ListOptions{})
 		if apierrors.IsNotFound(err) {
-			continue // A cluster without the definitions of snapshots.
+			continue // The cluster has no definitions of snapshots.
 		}
 		if err != nil {
 			return fmt.Errorf("list %s: %w", b.resource.Resource, err)
@@ -265,7 +267,8 @@ func (d *destroyer) letGo(ctx context.Context, b belonging, o *unstructured.Unst
 	return err
 }
 
-// showDestroyed prints reports. waited reports whether a volume that is not destroyed yet is wrong.
+// showDestroyed prints reports. If waited is set, a volume that is not destroyed yet counts as
+// wrong.
 func showDestroyed(c verb.Call, reports []destroyReport, waited bool) error {
 	wrong := false
 	var rows [][]string

@@ -1,9 +1,9 @@
 // Package volume shows the encrypted volumes of a cluster, changes their keys, destroys them when
 // their node is gone, and recovers one without Kubeveil.
 //
-// It works on VeilVolumes, beside the objects of Kubernetes that they are for. Nodes do most of the
-// work: the package leaves a request in a VeilVolume, and waits. Its output has no key, except the
-// one of volume recover --show-key.
+// It works on VeilVolumes and on the Kubernetes objects for which they were made. Nodes do most of
+// the work: the package writes a request into a VeilVolume and waits. Its output contains no key,
+// except the recovery key of volume recover --show-key.
 //
 // Start reading at Command.
 package volume

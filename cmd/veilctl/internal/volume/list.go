@@ -23,8 +23,8 @@ import (
 const (
 	// Driver is the name of veil-csi in Kubernetes.
 	Driver = "csi.kubeveil.io"
-	// orphanAge is the age from which a volume without an owner is a problem: its PersistentVolume
-	// is made after it.
+	// orphanAge is the age from which a volume without an owner is a problem. A younger volume may
+	// have no PersistentVolume yet, because that is created later.
 	orphanAge = 5 * time.Minute
 )
 
@@ -42,12 +42,12 @@ type volumeReport struct {
 	Volume   string `json:"volume"`
 	Snapshot bool   `json:"snapshot,omitempty"`
 	Phase    string `json:"phase,omitempty"`
-	// Node is the node with its disk; Writer is the node that has it open.
+	// Node is the node that has the volume's disk. Writer is the node that has the volume open.
 	Node         string `json:"node,omitempty"`
 	Writer       string `json:"writer,omitempty"`
 	Bytes        int64  `json:"bytes,omitempty"`
 	PendingBytes int64  `json:"pendingBytes,omitempty"`
-	// For is the claim or snapshot, as namespace/name.
+	// For is the claim or snapshot of the volume, as namespace/name.
 	For        string `json:"for,omitempty"`
 	Source     string `json:"source,omitempty"`
 	Backend    string `json:"backend,omitempty"`
@@ -60,7 +60,7 @@ type volumeReport struct {
 	KeyID        string `json:"keyID,omitempty"`
 	Epoch        uint64 `json:"epoch,omitempty"`
 	PendingEpoch uint64 `json:"pendingEpoch,omitempty"`
-	// Requests are requests of people that are not done yet.
+	// Requests describes the requests of users that are not done yet.
 	Requests []string `json:"requests,omitempty"`
 	// Problems are sentences. A volume without problems is well.
 	Problems []string `json:"problems,omitempty"`
@@ -81,12 +81,12 @@ func (r volumeReport) epoch() string {
 	return fmt.Sprint(r.Epoch)
 }
 
-// around holds what Kubernetes knows about volumes.
+// around holds facts of the cluster that volumes are compared with.
 type around struct {
 	now time.Time
 	// nodes holds the names of the nodes.
 	nodes map[string]bool
-	// users are claims and snapshots as namespace/name, by volume id.
+	// users holds the claim or snapshot, as namespace/name, by volume id.
 	users map[string]string
 	// snapshots reports whether the cluster has the definitions of snapshots.
 	snapshots bool
@@ -173,7 +173,7 @@ func surroundings(ctx context.Context, cluster *remote.Cluster) (around, error) 
 	return a, nil
 }
 
-// assessVolumes builds the report from what was read. It is pure.
+// assessVolumes builds the report from the VeilVolumes and the facts around them. It is pure.
 func assessVolumes(objects []kubestore.Object, a around) volumesReport {
 	r := volumesReport{Well: true, Volumes: []volumeReport{}}
 	seen := map[string]bool{}
@@ -197,7 +197,7 @@ func assessVolumes(objects []kubestore.Object, a around) volumesReport {
 	return r
 }
 
-// describe returns what is known of one volume, and its problems.
+// describe returns the report about one volume, with its problems.
 func describe(o kubestore.Object, a around) volumeReport {
 	s := o.State
 	r := volumeReport{Volume: s.Volume, For: a.users[s.Volume]}

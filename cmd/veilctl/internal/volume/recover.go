@@ -22,7 +22,7 @@ import (
 // csiVolumes is the folder of volumes on nodes, as the manifests set it.
 const csiVolumes = "/var/lib/kubeveil/csi/volumes"
 
-// recovery describes how to open a volume.
+// recovery holds the flags of volume recover.
 type recovery struct {
 	access                          remote.Access
 	state, kms, keyFile, secret, to string
@@ -34,7 +34,8 @@ type recovery struct {
 type recovered struct {
 	Volume string   `json:"volume"`
 	Steps  []string `json:"steps"`
-	// Header is the file that was written. RecoveryKey is set if it was asked for.
+	// Header is the file with the exported header; "" if none was written. RecoveryKey is set only
+	// with --show-key.
 	Header      string `json:"header,omitempty"`
 	RecoveryKey string `json:"recoveryKey,omitempty"`
 }
@@ -99,7 +100,7 @@ veilctl volume recover --state pvc-1.json --key-file /root/kek --header pvc.luks
 	})
 }
 
-// find reads the state of the volume.
+// find returns the state of the volume, from the file --state or from the API server.
 func (r *recovery) find(c verb.Call) (volume.State, error) {
 	if r.state != "" {
 		text, err := os.ReadFile(r.state)
@@ -131,8 +132,8 @@ func (r *recovery) find(c verb.Call) (volume.State, error) {
 	return st, err
 }
 
-// unlock unwraps the data key, exports the header if that was asked for, and returns the recovery
-// key, which the caller wipes.
+// unlock unwraps the data key, exports the header if --header is set, and returns the recovery key.
+// The caller must wipe the recovery key.
 func (r *recovery) unlock(ctx context.Context, st volume.State,
 	out *recovered) (*keyring.Secret, error) {
 	if err := keyring.Harden(); err != nil {
@@ -205,7 +206,7 @@ func (r *recovery) provider(ctx context.Context, st volume.State) (keyring.Provi
 		"does not know", st.Volume, st.Key.Provider)
 }
 
-// writeNew writes a file that must not be there yet, readable by its owner only.
+// writeNew creates a file that only its owner can read. It returns an error if the file exists.
 func writeNew(path string, content []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -215,7 +216,8 @@ func writeNew(path string, content []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// steps returns what to do, in order; lines that begin with two spaces are commands.
+// steps returns the instructions for the user, in order. Lines that begin with two spaces are
+// commands.
 func (r *recovery) steps(st volume.State) []string {
 	out := []string{"Delete the pods that use the volume. veilctl volume show " +
 		st.Volume + " says where it is open."}

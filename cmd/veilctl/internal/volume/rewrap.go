@@ -17,17 +17,17 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// rewrapTick is the interval of checks whether requests are done.
+// rewrapTick is the interval between checks whether requests are done.
 const rewrapTick = time.Second
 
 // rewrapReport is the result of a request.
 type rewrapReport struct {
 	Volume string `json:"volume"`
-	// Before and After are key-encryption keys, as provider and id. They are equal if the volume
-	// had the present key.
+	// Before and After name the key-encryption key before and after the request, as provider and
+	// id. They are equal if the present key had already wrapped the volume's key.
 	Before string `json:"before"`
 	After  string `json:"after,omitempty"`
-	// Node is the node that was asked.
+	// Node is the node that received the request.
 	Node  string `json:"node,omitempty"`
 	Done  bool   `json:"done"`
 	Error string `json:"error,omitempty"`
@@ -122,7 +122,7 @@ func askRewraps(ctx context.Context, store *kubestore.Store, names []string) []r
 
 func keyName(w keyring.Wrapped) string { return w.Provider + " " + w.KeyID }
 
-// waitRewrapped polls until no request is left, or the time is over.
+// waitRewrapped polls until all requests are done, for at most long. It updates reports.
 func waitRewrapped(ctx context.Context, store *kubestore.Store, reports []rewrapReport,
 	long time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, long)

@@ -10,10 +10,11 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// unownedTick is the interval of checks whether volumes without an owner are gone.
+// unownedTick is the interval between checks whether volumes without an owner are gone.
 const unownedTick = time.Second
 
-// unowned asks the nodes of volumes without an owner to destroy them, and waits for at most long.
+// unowned requests the destruction of volumes without an owner from their nodes, and waits for at
+// most long.
 func (d *destroyer) unowned(ctx context.Context, names []string,
 	long time.Duration) []destroyReport {
 	var out []destroyReport
@@ -37,7 +38,8 @@ func (d *destroyer) unowned(ctx context.Context, names []string,
 	return out
 }
 
-// askDestroy requests the destruction of a volume, and returns the node that it asked.
+// askDestroy writes a request for the destruction of a volume, and returns the node that must
+// destroy it.
 func (d *destroyer) askDestroy(ctx context.Context, name string) (node string, err error) {
 	o, err := d.store.Object(ctx, name)
 	switch {
@@ -63,12 +65,12 @@ func (d *destroyer) askDestroy(ctx context.Context, name string) (node string, e
 	return o.Holder, err
 }
 
-// checkThere refuses a node that cannot be asked.
+// checkThere returns an error if the node is gone, because only the node can do the request.
 func (d *destroyer) checkThere(ctx context.Context, node string) error {
 	if err := d.checkGone(ctx, node); err == nil {
 		return fmt.Errorf("node %s is gone: leave --no-owner out", node)
 	}
-	return nil // It is there; if it is not Ready, the request waits for it.
+	return nil // The Node exists. If it is not Ready, the request waits for it.
 }
 
 // waitDestroyed polls until the VeilVolume is gone, its request is withdrawn, or ctx ends. It

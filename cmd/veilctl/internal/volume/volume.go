@@ -25,7 +25,7 @@ func Command() *cobra.Command {
 	return cmd
 }
 
-// volumesOf opens the volumes of a cluster.
+// volumesOf opens a cluster and its store of VeilVolumes.
 func volumesOf(access *remote.Access) (*remote.Cluster, *kubestore.Store, error) {
 	cluster, err := access.Open()
 	if err != nil {
@@ -34,7 +34,7 @@ func volumesOf(access *remote.Access) (*remote.Cluster, *kubestore.Store, error)
 	return cluster, kubestore.NewForClient(cluster.Dynamic, ""), nil
 }
 
-// volumeNames returns the names of a cluster's volumes.
+// volumeNames returns a function that lists the names of a cluster's volumes, for completion.
 func volumeNames(access *remote.Access) func(context.Context) ([]string, error) {
 	return func(ctx context.Context) (names []string, err error) {
 		_, store, err := volumesOf(access)
@@ -116,7 +116,7 @@ func showVolume(c verb.Call, r volumeReport) error {
 	return verb.Table(c.Out, "Volume | "+r.Volume, rows[1:])
 }
 
-// size returns n bytes in the largest unit that is not larger than n.
+// size formats n bytes in the largest binary unit that is not larger than n.
 func size(n int64) string {
 	const units = "KMGTPE"
 	if n < 1<<10 {

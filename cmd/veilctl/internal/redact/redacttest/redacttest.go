@@ -12,13 +12,13 @@ import (
 	"testing"
 )
 
-// OwnToken is a secret of the user, and PublishedKey a public key, which is not one.
+// OwnToken is a secret of the user. PublishedKey is a public key, so not a secret.
 const (
 	OwnToken     = "opaque-token-of-the-operator"
 	PublishedKey = "mJLSJPVW9uOCfdbDrH0dNJ3x/YH10Ht548IAg99J2Xw="
 )
 
-// Secrets that must not come out, in the forms that they have in clusters.
+// Secrets that must not be in any output, in the forms that they have in clusters.
 const (
 	plantedKey       = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk="
 	plantedHex       = "c809f3e5317e9575c9b5ed78b638b7ce530dabe85ddab614220241801ddf0669"
@@ -140,21 +140,21 @@ func Planted() *API {
 	}}
 }
 
-// Secrets are in the answers of Planted: none may come out.
+// Secrets returns the secrets in the answers of Planted. No output may contain them.
 func Secrets() []string {
 	return []string{plantedKey, plantedHex, plantedToken, plantedBootstrap, plantedPassword, OwnToken,
 		plantedPEM, plantedWrapped, base64.StdEncoding.EncodeToString([]byte(plantedBlock))[40:80],
 		"private-name"}
 }
 
-// Text returns lines with secrets, as a log or an error may have them.
+// Text returns lines with secrets in the forms that they have in logs and errors.
 func Text() string {
 	return "private_key=" + plantedHex + " key " + plantedKey + " Authorization: Bearer " +
 		plantedToken + " --token " + plantedBootstrap + " https://user:" + plantedPassword +
 		"@registry.example/\n" + plantedBlock
 }
 
-// Check fails the test if a file has a secret.
+// Check fails the test if text, the content of the file called name, contains a secret.
 func Check(t *testing.T, name, text string) {
 	t.Helper()
 	for _, secret := range Secrets() {

@@ -26,17 +26,19 @@ import (
 
 // Cluster is an API server with nodes. It runs veilctl in the pods of veild, in this process.
 type Cluster struct {
-	// Sockets holds the socket of each node's veild; "" means that the node lacks its pod.
+	// Sockets holds the socket of veild by node. "" means that the node has no pod of veild.
 	Sockets map[string]string
 	// Pods holds the node of each other pod, by namespace/name.
 	Pods map[string]string
 	// Veilctl runs a command line of veilctl.
 	Veilctl func(ctx context.Context, args []string, out, progress io.Writer) error
 
-	// In is the standard input of the call of Veilctl that runs. It does not end.
+	// In is the standard input of the running call of Veilctl. It does not end.
 	In io.Reader
 
-	running sync.Mutex // verbs set variables of package cobra; guards In
+	// running is held during a call of Veilctl, because verbs set variables of package cobra. It
+	// guards In.
+	running sync.Mutex
 }
 
 // Kubeconfig serves c until the test ends, and returns a kubeconfig for it.
@@ -77,7 +79,7 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// tenant answers NAMESPACE/pods and NAMESPACE/pods/NAME.
+// tenant answers requests for pods and for one pod of a namespace.
 func (c *Cluster) tenant(w http.ResponseWriter, path []string) {
 	list := podList()
 	for name, node := range c.Pods {
@@ -101,7 +103,7 @@ func (c *Cluster) tenant(w http.ResponseWriter, path []string) {
 		`"code":404}`)
 }
 
-// exec runs veilctl as a kubelet does, by the websocket protocol v5.channel.k8s.io.
+// exec runs veilctl for a request to exec in a pod, by the WebSocket protocol v5.channel.k8s.io.
 func (c *Cluster) exec(w http.ResponseWriter, r *http.Request, socket string) {
 	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{"v5.channel.k8s.io": {
 		Binary: true, Channels: []wsstream.ChannelType{wsstream.ReadChannel,
@@ -109,7 +111,7 @@ func (c *Cluster) exec(w http.ResponseWriter, r *http.Request, socket string) {
 			wsstream.IgnoreChannel}}})
 	_, streams, err := conn.Open(w, r)
 	if err != nil {
-		return // the client's error says so
+		return // the client has returned the error
 	}
 	defer conn.Close()
 

@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry/health"
 )
 
-// Run runs a command line of a veilctl with these verbs alone.
+// Run runs a command line of a veilctl that has only these verbs.
 func Run(ctx context.Context, args []string, out, progress io.Writer,
 	verbs ...*cobra.Command) error {
 	root := &cobra.Command{Use: "veilctl"}
@@ -26,7 +26,8 @@ func Run(ctx context.Context, args []string, out, progress io.Writer,
 	return verb.Run(ctx, root, args, out, progress)
 }
 
-// Completed returns what a shell gets for a command line of a veilctl with these verbs alone.
+// Completed returns the completions of the last word of line, for a veilctl that has only these
+// verbs.
 func Completed(t *testing.T, line string, verbs ...*cobra.Command) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -37,8 +38,8 @@ func Completed(t *testing.T, line string, verbs ...*cobra.Command) string {
 	return strings.TrimSpace(out.String())
 }
 
-// Daemon answers on a socket with s and pages, as a veild that is (not) ready. It returns the path
-// of the socket.
+// Daemon serves s and pages on a socket until the test ends, like veild, and returns the path of
+// the socket. ready reports whether this veild is ready.
 func Daemon(t *testing.T, s telemetry.Status, ready bool,
 	pages map[string]telemetry.Page) string {
 	t.Helper()
