@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// snapshotFile is the file that veild reads in a lab without an API server. It is on the node's
-// tmpfs.
+// snapshotFile is the file from which veild reads the nodes in a lab without an API server. It is
+// on the node's tmpfs.
 const snapshotFile = "/run/lab/snapshot.json"
 
 // introduces reports whether the lab itself announces its nodes to each other, by snapshot files.
@@ -30,7 +30,8 @@ func (l *Lab) Introduce(ctx context.Context) error {
 	for _, n := range l.Nodes() {
 		rows = append(rows, n.row())
 	}
-	// Without claims: each node then has its own prefixes, and makes its tunnel.
+	// The first snapshot has no claims, because the keys do not exist yet. Each node finds its pod
+	// prefixes there and makes its tunnel.
 	if err := l.writeSnapshots(rows); err != nil {
 		return err
 	}
@@ -48,15 +49,15 @@ func (l *Lab) Introduce(ctx context.Context) error {
 	return l.writeSnapshots(rows)
 }
 
-// row is the node as the cluster has it, without a claim.
+// row returns the node's row in a snapshot, without a claim.
 func (n *Node) row() cluster.Node {
-	// Any order will do that is the same each time: of two claims the older wins.
+	// Of two conflicting claims, the older node's wins. Only a stable order is needed here.
 	created := time.Date(2026, 1, 1, 0, 0, n.Number, 0, time.UTC)
 	return cluster.Node{Name: n.Name, Created: created, Addresses: n.Addrs,
 		PodPrefixes: n.PodPrefixes}
 }
 
-// claim waits for the node's key and returns what the node would publish.
+// claim waits for the node's key and returns the claim that the node would publish.
 func (n *Node) claim(ctx context.Context) (*cluster.Claim, error) {
 	c := &cluster.Claim{PodPrefixes: n.PodPrefixes, MTU: n.lab.opts.UnderlayMTU}
 	err := Until(ctx, 60*time.Second, func() error {
@@ -67,7 +68,7 @@ func (n *Node) claim(ctx context.Context) (*cluster.Claim, error) {
 		if err != nil {
 			return err
 		}
-		// A device that is not configured yet has a key and a port of the kernel's choice.
+		// Before the tunnel device is configured, it has a key and a port that the kernel chose.
 		if !s.Ready || len(s.Devices) == 0 || s.Devices[0].Port != abi.TunnelPort {
 			return errors.New("its tunnel is not configured yet")
 		}
@@ -81,7 +82,7 @@ func (n *Node) claim(ctx context.Context) (*cluster.Claim, error) {
 	return c, err
 }
 
-// writeSnapshots writes the same snapshot for every node.
+// writeSnapshots writes a snapshot with rows to every node.
 func (l *Lab) writeSnapshots(rows []cluster.Node) error {
 	rows = slices.Clone(rows)
 	slices.SortFunc(rows, func(a, b cluster.Node) int { return strings.Compare(a.Name, b.Name) })
@@ -101,8 +102,9 @@ func (l *Lab) writeSnapshots(rows []cluster.Node) error {
 	return nil
 }
 
-// Announce adds a node for all nodes, as an administrator would. It adds a Node and, when it has a
-// claim, a VeilNode at the API server; without one, a row of the snapshots.
+// Announce adds a node that does not exist to the cluster, as an administrator could. It creates a
+// Node and, if n has a claim, a VeilNode at the API server. In a lab without an API server, it adds
+// a row to the snapshots.
 func (l *Lab) Announce(ctx context.Context, n cluster.Node) error {
 	if l.Control != nil {
 		return l.Control.objects().AddNode(ctx, n)
@@ -117,7 +119,7 @@ func (l *Lab) Announce(ctx context.Context, n cluster.Node) error {
 	return l.writeSnapshots(rows)
 }
 
-// Withdraw takes away what Announce has added under that name.
+// Withdraw removes the node called name that Announce has added.
 func (l *Lab) Withdraw(ctx context.Context, name string) error {
 	if l.Control != nil {
 		return l.Control.objects().DeleteNode(ctx, name)

@@ -36,7 +36,7 @@ func (n *Node) writeClear() error {
 	return os.WriteFile(filepath.Join(n.Disk(), "etc/cni/net.d/10-clear.conflist"), conf, 0o644)
 }
 
-// clearRoutes routes every node's pods at every other, in clear.
+// clearRoutes adds to every node the routes to the pods of all other nodes, in clear.
 func (l *Lab) clearRoutes(ctx context.Context) error {
 	for _, n := range l.Nodes() {
 		var lines []string

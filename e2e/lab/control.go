@@ -27,25 +27,25 @@ const (
 	apiServicePort = 443
 )
 
-// Control is etcd and kube-apiserver in a host of their own.
+// Control is a control plane: etcd and kube-apiserver in a separate host.
 type Control struct {
-	// Config, Client and Dynamic act as a cluster administrator, from within the control
-	// plane's own host: their traffic is not on the underlay.
+	// Config, Client and Dynamic act as a cluster administrator. They connect from within the
+	// control plane's host, so their traffic is not on the underlay.
 	Config  *rest.Config
 	Client  kubernetes.Interface
 	Dynamic dynamic.Interface
-	// APIServer is the process, to end and restart.
+	// APIServer is the present process of the first API server.
 	APIServer *Process
-	// Servers are all API servers, in the order of their numbers.
+	// Servers are all API servers, in the order of their numbers. The first has number 0.
 	Servers []*Server
 
 	etcd  *etcd.Server
 	host  *Host
 	lab   *Lab
 	certs *authority.Authority
-	// given is what it had before the lab's first node.
+	// given is the state of the control plane before the lab's first node.
 	given given
-	// account is the service account of veild, as the manifests have it.
+	// account is the service account of veild in the manifests.
 	account struct{ namespace, name string }
 }
 
@@ -53,7 +53,7 @@ type Control struct {
 // server is ready.
 func (l *Lab) newControl(ctx context.Context) error {
 	if c := l.opts.Pool.take(l); c != nil {
-		l.Control = c // so that Close ends it after a later failure
+		l.Control = c // set now, so that Close ends c after a later failure
 		return c.join(ctx)
 	}
 	root, err := buildtree.Root()
@@ -69,7 +69,7 @@ func (l *Lab) newControl(ctx context.Context) error {
 	}
 
 	c := &Control{host: h, lab: l}
-	l.Control = c // as above
+	l.Control = c // set now, as above
 	if err := l.plug(ctx, h, "control", "eth0",
 		l.opts.Family.Underlay(addressplan.ControlHost)); err != nil {
 		return err
@@ -109,13 +109,13 @@ func (c *Control) start(ctx context.Context) error {
 	return c.remember(ctx)
 }
 
-// Addrs are the addresses of the API server on the underlay, IPv4 first.
+// Addrs returns the addresses of the first API server on the underlay, IPv4 first.
 func (c *Control) Addrs() []netip.Addr {
 	return addressplan.AddrsOf(c.lab.opts.Family.Underlay(addressplan.ControlHost))
 }
 
-// serviceAddrs returns the addresses that the API servers' service may have: the first address of
-// each range. It has the first address of the first range.
+// serviceAddrs returns the first address of each service range. The service of the API servers has
+// the first of these addresses.
 func (c *Control) serviceAddrs() (out []netip.Addr) {
 	for _, r := range c.lab.opts.Family.ServiceRanges() {
 		out = append(out, r.Masked().Addr().Next())
@@ -123,18 +123,19 @@ func (c *Control) serviceAddrs() (out []netip.Addr) {
 	return out
 }
 
-// ServerAddr is the address by which the endpoints of the API's service have a server, the first of
-// which is number 0.
+// ServerAddr returns the address of API server i in the endpoints of the service kubernetes. The
+// first server is 0.
 func (c *Control) ServerAddr(i int) netip.AddrPort {
 	return netip.AddrPortFrom(c.serverAddrs(i)[0], apiPort)
 }
 
-// URL is how nodes reach the API server.
+// URL returns the URL by which nodes reach the first API server.
 func (c *Control) URL() string {
 	return "https://" + netip.AddrPortFrom(c.Addrs()[0], apiPort).String()
 }
 
-// Host is where the control plane runs. No later lab gets it.
+// Host returns the host of the control plane. After this call, no other lab uses the control plane,
+// because the test may change the host.
 func (c *Control) Host() *Host {
 	c.host.shown.Store(true)
 	return c.host
@@ -164,7 +165,7 @@ func (c *Control) startAPIServer(ctx context.Context) (err error) {
 	return err
 }
 
-// flagsOf are the flags that Options has for an API server.
+// flagsOf returns the flags of Options.APIServerFlags for API server i.
 func (c *Control) flagsOf(i int) []string {
 	if c.lab.opts.APIServerFlags == nil {
 		return nil
@@ -172,7 +173,7 @@ func (c *Control) flagsOf(i int) []string {
 	return c.lab.opts.APIServerFlags(i)
 }
 
-// runAPIServer starts API server i on its host, with flags after the flags of the lab.
+// runAPIServer starts API server i on host h. flags follow the flags of the lab.
 func (c *Control) runAPIServer(ctx context.Context, h *Host, i int,
 	flags []string) (*Process, error) {
 	store := c.etcdURL()
@@ -184,8 +185,8 @@ func (c *Control) runAPIServer(ctx context.Context, h *Host, i int,
 		bind = "::"
 	}
 
-	// API servers that start are a third of the processor time of tests on labs. Collecting their
-	// garbage less often saves 8 % of the whole; a lab's heap is small.
+	// Starting API servers takes a third of the CPU time of tests on labs. GOGC=400, below, saves
+	// 8 % of the CPU time of all tests, and a lab's heap is small.
 	own := []string{"--etcd-servers=" + store,
 		"--bind-address=" + bind, fmt.Sprintf("--secure-port=%d", apiPort),
 		"--advertise-address=" + c.serverAddrs(i)[0].String(),
@@ -198,13 +199,13 @@ func (c *Control) runAPIServer(ctx context.Context, h *Host, i int,
 		"--service-account-signing-key-file=" + c.pki("sa.key"),
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--anonymous-auth=false", "--profiling=false", "--v=1",
-		// As kubeadm has it: CSI drivers are privileged.
+		// kubeadm also sets this flag, because CSI drivers are privileged.
 		"--allow-privileged=true"}
 	return h.StartEnv(ctx, []string{"GOGC=400"}, c.lab.Program("kube-apiserver"),
 		append(own, flags...)...)
 }
 
-// connect makes the clients.
+// connect sets Config, Client and Dynamic.
 func (c *Control) connect() error {
 	c.Config = &rest.Config{
 		Host: "https://" + netip.AddrPortFrom(c.loopback(), apiPort).String(),
@@ -213,7 +214,7 @@ func (c *Control) connect() error {
 		Dial: c.dial,
 		QPS:  1000, Burst: 1000,
 	}
-	// As bytes: with files the client keeps goroutines that read them again.
+	// Load the files now: with file names, the client keeps goroutines that reload them.
 	if err := rest.LoadTLSFiles(c.Config); err != nil {
 		return err
 	}
@@ -263,10 +264,10 @@ func (c *Control) WaitReady(ctx context.Context) error {
 	return nil
 }
 
-// StopAPIServer takes the API server away; StartAPIServer brings it back, with the same data.
+// StopAPIServer kills the first API server. StartAPIServer starts it again, with the same data.
 func (c *Control) StopAPIServer(ctx context.Context) error { return c.APIServer.Kill(ctx) }
 
-// StartAPIServer starts the API server again and waits until it is ready.
+// StartAPIServer starts the first API server again and waits until it is ready.
 func (c *Control) StartAPIServer(ctx context.Context) error {
 	p, err := c.APIServer.Restart(ctx)
 	if err != nil {

@@ -12,17 +12,17 @@
 // ends when this process ends for any reason. Nothing of a lab is visible in the machine's own
 // network or mount namespace, so labs need no clean-up after a crash and cannot disturb each other.
 //
-// A node has a "disk", a directory for its /etc, that survives Reboot. All else, /run and the BPF
-// file system included, does not. The leak oracle (pkg/leak) watches the network from before the
+// A node has a "disk", a directory for its /etc, that survives Reboot. Nothing else survives, also
+// not /run and the BPF file system. The leak oracle (pkg/leak) watches the network from before the
 // first node exists until after the last is gone. Finish ends the oracle and returns its result.
 //
 // Labs of one process may use the same API server one after the other, which saves starts: see
-// Pool. A lab then finds no object of the lab before.
+// Pool. A lab then finds no objects of an earlier lab.
 //
 // Addresses are from 198.18.0.0/15 and fd42::/16 only; see Plan.
 //
-// It is larger than most packages: nodes, pods, the control plane and their processes belong to one
-// Lab, whose hosts share the holder, the bridge and one end.
+// It is larger than most packages, because nodes, pods and the control plane of a Lab share the
+// bridge, the oracle and one end.
 //
 // Start reading at New.
 package lab

@@ -7,8 +7,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
 )
 
-// AddHost makes a host without any role in the lab, at the underlay addresses with that last byte.
-// Its traffic must be added to the rules of the Oracle first.
+// AddHost adds a host without a role in the cluster, at the underlay addresses with the last byte
+// last. Before this call, its traffic must be added to the rules of the Oracle.
 func (l *Lab) AddHost(ctx context.Context, name string, last byte) (*Host, error) {
 	h, err := l.newHost(ctx, name)
 	if err != nil {
@@ -20,20 +20,20 @@ func (l *Lab) AddHost(ctx context.Context, name string, last byte) (*Host, error
 	return h, l.plug(ctx, h, name, "eth0", l.opts.Family.Underlay(last))
 }
 
-// Bridge is the host with the bridge; its link to plug into is BridgeLink.
+// Bridge returns the host with the bridge, whose link is called BridgeLink.
 func (l *Lab) Bridge() *Host { return l.bridge }
 
-// BridgeLink is the bridge that plays the network, in Bridge.
+// BridgeLink is the name of the bridge link in the host Bridge. It plays the hostile network.
 const BridgeLink = bridgeLink
 
-// NodeByte is the last byte of the underlay addresses of the node with that number.
+// NodeByte returns the last byte of a node's underlay addresses, by the node's number.
 func NodeByte(number int) byte { return byte(addressplan.NodeHost + number) }
 
 // ControlByte is the last byte of the underlay addresses of the control plane.
 const ControlByte byte = addressplan.ControlHost
 
-// APIPort is where the API server is reached.
+// APIPort is the port of the API servers.
 const APIPort = apiPort
 
-// Program is the path of a program in out/bin.
+// Program returns the path of a program in out/bin.
 func (l *Lab) Program(name string) string { return filepath.Join(l.bin, name) }

@@ -12,12 +12,12 @@ import (
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
 )
 
-// ServerHost returns the host on which an API server runs.
+// ServerHost returns the host of API server i.
 func (c *Control) ServerHost(i int) *Host { return c.Servers[i].Host }
 
-// ReplaceServer ends API server i as the kubelet ends a static pod, with SIGTERM and 30 s later
-// with SIGKILL, and starts it with flags in place of the flags of Options. It returns when the
-// server is ready and among the endpoints of the API's service.
+// ReplaceServer restarts API server i with flags instead of the flags of Options. Like the kubelet
+// for a static pod, it first sends SIGTERM and after 30 s SIGKILL. It returns when the server is
+// ready and among the endpoints of the service kubernetes.
 func (c *Control) ReplaceServer(ctx context.Context, i int, flags ...string) error {
 	s := c.Servers[i]
 	if i == 0 {
@@ -27,7 +27,7 @@ func (c *Control) ReplaceServer(ctx context.Context, i int, flags ...string) err
 		return err
 	}
 	patient, cancel := context.WithTimeout(ctx, 30*time.Second)
-	_ = s.Process.Wait(patient) // its status does not matter: SIGKILL follows
+	_ = s.Process.Wait(patient) // ignore the error, because SIGKILL follows
 	cancel()
 	if err := s.Process.Kill(ctx); err != nil {
 		return err
@@ -47,8 +47,9 @@ func (c *Control) ReplaceServer(ctx context.Context, i int, flags ...string) err
 	return c.waitListed(ctx, i)
 }
 
-// RefuseNodes ends the nodes' connections to the API server and refuses new ones, as if it had been
-// killed, or ends that. The clients of Control go on. It spares the start after StopAPIServer.
+// RefuseNodes makes the API server appear dead to the nodes: it resets their connections and
+// refuses new ones. The clients of Control still work. This is faster than StopAPIServer and
+// StartAPIServer. begin false ends the fault.
 func (c *Control) RefuseNodes(ctx context.Context, begin bool) error {
 	in := fmt.Sprintf(`iifname "eth0" tcp dport %d reject with tcp reset`, apiPort)
 	err := c.host.filter(ctx, begin, in, "")
@@ -62,24 +63,24 @@ func (c *Control) RefuseNodes(ctx context.Context, begin bool) error {
 	})
 }
 
-// Blackhole drops what the host sends and receives over TCP on the underlay, or ends that. Its link
-// stays up, and its neighbours still resolve its address.
+// Blackhole drops the TCP packets that the host sends and receives on the underlay. The link stays
+// up, and neighbours can still resolve the host's address. begin false ends the fault.
 func (h *Host) Blackhole(ctx context.Context, begin bool) error {
 	return h.filter(ctx, begin, `iifname "eth0" meta l4proto tcp drop`,
 		`oifname "eth0" meta l4proto tcp drop`)
 }
 
-// CutEtcd resets the host's connections to etcd, or ends that. The readiness of an API server there
-// fails then, while what needs no etcd works.
+// CutEtcd resets the host's connections to etcd. An API server on the host then reports that it is
+// not ready, but still answers requests that need no etcd. begin false ends the fault.
 func (h *Host) CutEtcd(ctx context.Context, begin bool) error {
 	return h.filter(ctx, begin, "", fmt.Sprintf("tcp dport %d reject with tcp reset", etcd.Port))
 }
 
-// filter adds a rule each for packets that arrive and leave, or takes them away again; an empty
-// one is left out.
+// filter replaces the host's fault rules by the rule in for packets that arrive and the rule out
+// for packets that leave. "" means no rule. begin false only removes the present rules.
 func (h *Host) filter(ctx context.Context, begin bool, in, out string) error {
 	const table = "inet kubeveil_lab_fault"
-	// Added first: a table that is not there cannot be deleted.
+	// Add the table first, because deleting a table that does not exist is an error.
 	text := "add table " + table + "; delete table " + table
 	if begin {
 		text += "; add table " + table

@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// Family is the set of address families of a lab, inside and outside alike.
+// Family is the set of address families of a lab. Nodes, pods and services have the same families.
 type Family = addressplan.Family
 
 // Families of a lab.
@@ -37,70 +37,72 @@ const (
 type Network string
 
 const (
-	// Veil is Kubeveil: the programs under test.
+	// Veil is Kubeveil, the program under test.
 	Veil Network = "veil"
-	// Clear is the reference network: ptp and host-local with plain routes between
-	// the nodes. It encrypts nothing; the oracle must see that.
+	// Clear is the reference network: the plugins ptp and host-local, with plain routes between the
+	// nodes. It encrypts nothing, so the oracle must report its traffic.
 	Clear Network = "clear"
 )
 
-// Options are the parts of a lab. The zero value is two dual-stack nodes of Kubeveil at MTU 1500
-// with the API server.
+// Options configures a lab. The zero value means two dual-stack nodes of Kubeveil with MTU 1500,
+// and an API server.
 type Options struct {
-	// Nodes is the number of nodes that New makes and boots; 0 means two, a negative number none.
+	// Nodes is the number of nodes that New makes and boots. 0 means two, a negative number none.
 	Nodes int
-	// Family is Dual when empty.
+	// Family is the address family. Empty means Dual.
 	Family Family
-	// Network is Veil when empty.
+	// Network is the program that connects pods. Empty means Veil.
 	Network Network
-	// UnderlayMTU is the MTU between nodes, bytes; 0 means 1500.
+	// UnderlayMTU is the MTU between nodes in bytes. 0 means 1500.
 	UnderlayMTU int
-	// APIServers is the number of API servers; 0 means one. All but the first have hosts of their
-	// own, see Server.Unplug, and use the etcd of the first.
+	// APIServers is the number of API servers. 0 means one. Each has a separate host, see
+	// Server.Unplug. All use the etcd of the first.
 	APIServers int
-	// APIServerFlags returns the further flags of API server i, after the flags of the lab; the
-	// first server is 0. If a flag is set twice, the later one counts. Nil means no further flags.
+	// APIServerFlags returns additional flags of API server i; the first server is 0. They follow
+	// the flags of the lab, and the last value of a flag counts. Nil means no additional flags.
 	APIServerFlags func(i int) []string
-	// NoAPIServer leaves out etcd and kube-apiserver: veild reads snapshot files, see Introduce. A
-	// Clear lab has no API server anyway.
+	// NoAPIServer leaves out etcd and kube-apiserver. veild then reads snapshot files, see
+	// Introduce. A Clear lab never has an API server.
 	NoAPIServer bool
-	// Pool lends the lab a control plane, and takes it back at the end. Nil means that the lab
-	// starts one of its own.
+	// Pool lends the lab a control plane, and gets it back at the end. Nil means that the lab
+	// starts its own control plane.
 	Pool *Pool
 	// Offloads keeps the segmentation offloads of the underlay's links, for benchmarks. The oracle
 	// then sees frames larger than on a real wire, and does not see fragments.
 	Offloads bool
-	// Dir is the folder for artefacts. Empty means a new one under out/lab, which keeps the folders
-	// of the last runs.
+	// Dir is the folder for artefacts. Empty means a new folder in out/lab, where only the folders
+	// of the last runs are kept.
 	Dir string
-	// VeildConfig is merged over the configuration of veild, keys as in its file.
+	// VeildConfig holds settings that override the lab's configuration of veild, with keys as in
+	// its file.
 	VeildConfig map[string]any
 	// Engine is the engine of userspace tunnels, as in veil-wg --engine. Empty means the value of
-	// EngineEnv, or else Kubeveil's own engine.
+	// EngineEnv or, if that is empty, Kubeveil's own engine.
 	Engine string
-	// MoreAddresses adds to each node addresses that its Node does not name and that the kernel
-	// likes to send from: see Node.addMore.
+	// MoreAddresses adds addresses to each node that its Node object does not list and that the
+	// kernel may select as source addresses, see Node.addMore.
 	MoreAddresses bool
-	// BootUnit closes nodes before their network is up, as the unit of an installation does.
+	// BootUnit runs veild close before a node's network is up, as an installation's unit does.
 	BootUnit bool
 	// NoBoot makes nodes without starting their programs.
 	NoBoot bool
-	// Log receives the steps; nil discards them.
+	// Log logs the steps of the lab. Nil discards the messages.
 	Log *slog.Logger
 }
 
 // Lab is a cluster on one machine. Its methods may be called from several goroutines,
 // except Finish and Close.
 type Lab struct {
-	// Dir is the folder of artefacts: a folder for each host with logs and its disk.
+	// Dir is the folder of artefacts. It has a folder for each host, with its logs and disk.
 	Dir string
-	// Canary is in all payloads of the cluster's traffic, EgressCanary in those to Outside.
+	// Canary is a string in all payloads within the cluster. EgressCanary is a string in payloads
+	// to and from Outside.
 	Canary, EgressCanary string
 	// Outside is a host that does not belong to the cluster and has no route into it.
 	Outside *Host
 	// Oracle watches every link of the underlay.
 	Oracle *leak.Oracle
-	// Control is the API server and how to reach it; nil without one.
+	// Control is the control plane; nil in a lab without an API server.
 	Control *Control
 
 	opts    Options
@@ -111,7 +113,7 @@ type Lab struct {
 	nodes   []*Node
 	hosts   []*Host // made by AddHost
 	numbers int
-	// rows are the nodes of the last snapshots, announced the ones among them that Announce has
+	// rows are the nodes in the last snapshots. announced are the nodes among them that Announce
 	// added.
 	rows, announced []cluster.Node
 
@@ -119,10 +121,11 @@ type Lab struct {
 	result leak.Result
 }
 
-// bridgeLink is the bridge in the namespace of its own.
+// bridgeLink is the name of the bridge in the network namespace of the host bridge.
 const bridgeLink = "br0"
 
-// New makes a lab and boots its nodes. It needs root. On error nothing is left.
+// New makes a lab and boots its nodes. It must run as root. After an error, it removes everything
+// except the artefacts.
 func New(ctx context.Context, opts Options) (*Lab, error) {
 	if err := opts.fill(); err != nil {
 		return nil, err
@@ -177,14 +180,14 @@ func (o *Options) fill() error {
 	return o.Family.Valid()
 }
 
-// canary returns a string that does not occur by chance.
+// canary returns a random string that does not occur by chance.
 func canary(kind string) string {
 	b := make([]byte, 12)
 	_, _ = rand.Read(b) // never fails (crypto/rand)
 	return "kubeveil-canary-" + kind + "-" + hex.EncodeToString(b) + "-"
 }
 
-// make builds the lab: network, oracle, control plane, nodes, in this order.
+// make makes the parts of the lab in this order: network, oracle, control plane, nodes.
 func (l *Lab) make(ctx context.Context) error {
 	start := time.Now()
 	if err := os.MkdirAll(l.Dir, 0o755); err != nil {
@@ -240,7 +243,7 @@ func (l *Lab) makeBridge(ctx context.Context) error {
 		return err
 	}
 
-	// Nothing of the bridge's own on the wire, and no rules between the ports.
+	// The bridge's host must not send packets of its own.
 	if err := l.bridge.Sysctl("net/ipv6/conf/default/disable_ipv6", "1",
 		"net/ipv6/conf/all/disable_ipv6", "1"); err != nil {
 		return err
@@ -264,11 +267,11 @@ func (l *Lab) makeBridge(ctx context.Context) error {
 		return err
 	}
 
-	// Promiscuous: the oracle on it then sees what is forwarded between ports.
+	// With a promiscuous bridge, the oracle also sees the frames that are forwarded between ports.
 	return l.bridge.IP(ctx, "link set "+bridgeLink+" promisc on up")
 }
 
-// rules returns the rules of the oracle before there are nodes.
+// rules returns the rules of the oracle for a lab without nodes.
 func (l *Lab) rules() leak.Rules {
 	f := l.opts.Family
 	r := leak.Rules{
@@ -300,7 +303,7 @@ func (l *Lab) rules() leak.Rules {
 // ethernetHeader is the length of a frame's header without VLAN tags.
 const ethernetHeader = 14
 
-// Nodes returns the lab's nodes, in the order they were made.
+// Nodes returns the lab's nodes in the order in which they were made.
 func (l *Lab) Nodes() []*Node {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -310,13 +313,13 @@ func (l *Lab) Nodes() []*Node {
 // Family returns the lab's address family.
 func (l *Lab) Family() Family { return l.opts.Family }
 
-// OutsideAddrs are the addresses of Outside, IPv4 first.
+// OutsideAddrs returns the addresses of Outside, IPv4 first.
 func (l *Lab) OutsideAddrs() []netip.Addr {
 	return addressplan.AddrsOf(l.opts.Family.Underlay(addressplan.OutsideHost))
 }
 
 // Finish removes every node and the control plane, then ends the oracle and returns its result. The
-// error lists what could not be removed. A second call returns the same result.
+// error lists the parts that could not be removed. A second call returns the same result.
 func (l *Lab) Finish() (leak.Result, error) {
 	if l.done {
 		return l.result, nil
@@ -341,8 +344,8 @@ func (l *Lab) Finish() (leak.Result, error) {
 	return l.result, errors.Join(errs...)
 }
 
-// stopHosts stops all hosts but the bridge, at once: each mostly waits for the kernel. The control
-// plane is among them if control is set.
+// stopHosts stops all hosts except the bridge. It stops them concurrently, because each mostly
+// waits for the kernel. It stops the control plane only if control is set.
 func (l *Lab) stopHosts(control bool) []error {
 	hosts := slices.Clone(l.hosts)
 	for _, n := range l.Nodes() {
@@ -357,7 +360,7 @@ func (l *Lab) stopHosts(control bool) []error {
 	return stopAll(hosts)
 }
 
-// stopAll ends the processes of hosts, and then the hosts.
+// stopAll kills the processes of all hosts, and then stops the hosts.
 func stopAll(hosts []*Host) []error {
 	below := make([]*labhost.Host, len(hosts))
 	for i, h := range hosts {
@@ -374,7 +377,7 @@ func stopAll(hosts []*Host) []error {
 	return errs
 }
 
-// Close removes the lab, artefacts excepted. It may be called after Finish.
+// Close removes the lab, except its artefacts. It may be called after Finish.
 func (l *Lab) Close() error {
 	_, err := l.Finish()
 	return err

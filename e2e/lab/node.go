@@ -23,26 +23,27 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
-// Node is a host of the cluster: it has a Node object, runs the programs of its network and has
-// pods.
+// Node is a node of the cluster. It has a Node object if there is an API server, runs the programs
+// of its network, and has pods.
 type Node struct {
 	*Host
 	// Number is 1 for the first node of a lab.
 	Number int
-	// Addrs are its addresses on the underlay, IPv4 first.
+	// Addrs are the node's addresses on the underlay, IPv4 first.
 	Addrs []netip.Addr
-	// PodPrefixes are the prefixes from which it assigns addresses, IPv4 first.
+	// PodPrefixes are the prefixes from which the node assigns pod addresses, IPv4 first.
 	PodPrefixes []netip.Prefix
 
 	uid       types.UID
 	mu        sync.Mutex
-	bin       string // folder of the node's programs and plugins, "" means the lab's folder
+	bin       string // folder of the node's programs and plugins; "" means the lab's folder
 	processes map[string]*Process
 	pods      map[string]*Pod
 	numbers   int
 }
 
-// Files on a node: the configuration of veild, its token, and with what it reads the API server.
+// Files on a node: the configuration of veild, its token, the certificate authority of the API
+// server, and the kubeconfig.
 const (
 	ConfigFile     = "/etc/kubeveil/veild.yaml"
 	TokenFile      = "/etc/kubeveil/token"
@@ -50,12 +51,12 @@ const (
 	kubeconfigFile = "/etc/kubeveil/kubeconfig"
 )
 
-// AddNode makes another node and, unless Options.NoBoot, starts its programs; it does not wait for
-// them, see WaitReady.
+// AddNode makes another node and, unless Options.NoBoot is set, starts its programs. It does not
+// wait until they are ready, see WaitReady.
 func (l *Lab) AddNode(ctx context.Context) (*Node, error) { return l.AddNodeFor(ctx, nil) }
 
-// AddNodeFor is AddNode for a node that takes over the pod prefixes of a removed node; nil assigns
-// new ones.
+// AddNodeFor is AddNode for a node with given pod prefixes, such as those of a removed node. Nil
+// assigns new prefixes.
 func (l *Lab) AddNodeFor(ctx context.Context, podPrefixes []netip.Prefix) (*Node, error) {
 	l.mu.Lock()
 	l.numbers++
@@ -99,7 +100,7 @@ func (l *Lab) AddNodeFor(ctx context.Context, podPrefixes []netip.Prefix) (*Node
 	return n, nil
 }
 
-// writeDisk writes what an installation would have put on the node's disk.
+// writeDisk writes the files of an installation to the node's disk.
 func (n *Node) writeDisk(ctx context.Context) error {
 	l := n.lab
 	if l.opts.Network == Clear {
@@ -154,9 +155,10 @@ func (n *Node) writeDisk(ctx context.Context) error {
 	return os.WriteFile(filepath.Join(dir, filepath.Base(ConfigFile)), b, 0o644)
 }
 
-// boot connects a node that has just come up and starts its programs.
+// boot connects a node whose host has booted to the underlay and, if programs is set, starts the
+// node's programs.
 func (n *Node) boot(ctx context.Context, programs bool) error {
-	// As kubeadm's preflight checks require, and strict where distributions are.
+	// kubeadm's preflight checks require forwarding. Some distributions use the strict rp_filter.
 	if err := n.Sysctl("net/ipv4/ip_forward", "1", "net/ipv6/conf/all/forwarding", "1",
 		"net/ipv4/conf/all/rp_filter", "1", "net/ipv4/conf/default/rp_filter", "1",
 		"net/ipv6/conf/default/accept_dad", "0"); err != nil {
@@ -187,7 +189,7 @@ func (n *Node) boot(ctx context.Context, programs bool) error {
 		}
 	}
 
-	// A default route, as every node has one; what takes it reaches only the outside host.
+	// Like every node, it has a default route. Packets on this route reach only the outside host.
 	for _, a := range n.lab.OutsideAddrs() {
 		if err := n.IP(ctx, fmt.Sprintf("route add default via %s dev eth0", a)); err != nil {
 			return err
@@ -211,10 +213,11 @@ func (n *Node) underlay() []netip.Prefix {
 	return n.lab.opts.Family.Underlay(byte(addressplan.NodeHost + n.Number))
 }
 
-// EngineEnv names the engine of userspace tunnels, as veil-wg --engine does, for Labs without one.
+// EngineEnv is the environment variable that sets the engine of userspace tunnels for labs without
+// Options.Engine. Its values are those of veil-wg --engine.
 const EngineEnv = "KUBEVEIL_ENGINE"
 
-// StartProgram starts "veild" or "veil-wg" on the node as it was installed.
+// StartProgram starts "veild" or "veil-wg" on the node, with the arguments of an installation.
 func (n *Node) StartProgram(ctx context.Context, name string) (*Process, error) {
 	return n.StartProgramIn(ctx, name, nil)
 }
@@ -225,7 +228,7 @@ func (n *Node) StartProgramIn(ctx context.Context, name string, env []string) (*
 	if name == "veild" {
 		args = []string{"--config", ConfigFile}
 	}
-	// The programs of another release may not have the flag.
+	// A veil-wg of another release may not have the flag.
 	if name == "veil-wg" && n.ownPrograms() {
 		args = []string{"--engine", cmp.Or(n.lab.opts.Engine, os.Getenv(EngineEnv),
 			worker.EngineKubeveil)}
@@ -240,9 +243,8 @@ func (n *Node) StartProgramIn(ctx context.Context, name string, env []string) (*
 	return p, nil
 }
 
-// UsePrograms makes the node start the programs and CNI plugins of a folder from
-// now on, for example of another release; what runs is left alone. The empty
-// string means the programs and plugins of the lab.
+// UsePrograms makes later starts use the programs and CNI plugins in dir, for example of another
+// release. Running programs are not changed. "" means the programs and plugins of the lab.
 func (n *Node) UsePrograms(dir string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -252,7 +254,7 @@ func (n *Node) UsePrograms(dir string) {
 // ownPrograms reports whether the node starts the programs of the lab.
 func (n *Node) ownPrograms() bool { return n.programs() == n.lab.bin }
 
-// programs is the folder of the node's programs and plugins.
+// programs returns the folder of the node's programs and plugins.
 func (n *Node) programs() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -262,15 +264,16 @@ func (n *Node) programs() string {
 	return n.bin
 }
 
-// Program is the process that StartProgram last started under that name, nil before.
+// Program returns the process that StartProgram last started for the program called name, or nil if
+// there is none.
 func (n *Node) Program(name string) *Process {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.processes[name]
 }
 
-// Signal sends a signal to every process of the node whose program has that name,
-// those that others started included, and returns their number.
+// Signal sends a signal to every process of the node whose program is called name, and returns the
+// number of processes. It includes processes that the lab did not start.
 func (n *Node) Signal(name string, s syscall.Signal) (int, error) {
 	procs, err := n.Processes(name)
 	if err != nil {
@@ -284,8 +287,8 @@ func (n *Node) Signal(name string, s syscall.Signal) (int, error) {
 	return len(procs), nil
 }
 
-// WaitReady waits until the node can take pods: its CNI configuration is written and the plugin
-// reports that it is ready.
+// WaitReady waits until the node accepts pods: its CNI configuration is written, and the plugin's
+// STATUS succeeds.
 func (n *Node) WaitReady(ctx context.Context) error {
 	err := Until(ctx, 60*time.Second, func() error {
 		if p := n.Program("veild"); p != nil && !p.Running() {
@@ -304,8 +307,8 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	return nil
 }
 
-// Crash takes the power: every process, link, pod and all memory of the node is gone at once, and
-// its disk stays.
+// Crash simulates a power loss. All processes, links, pods and memory of the node are lost. The
+// disk stays.
 func (n *Node) Crash() error {
 	n.mu.Lock()
 	n.pods = map[string]*Pod{}
@@ -314,7 +317,8 @@ func (n *Node) Crash() error {
 	return n.Host.stop()
 }
 
-// Boot brings a crashed node back. With programs it starts them too; it does not wait for them.
+// Boot boots a crashed node. If programs is set, it also starts the programs, without waiting until
+// they are ready.
 func (n *Node) Boot(ctx context.Context, programs bool) error {
 	if err := n.Host.Boot(ctx); err != nil {
 		return fmt.Errorf("boot %s: %w", n.Name, err)
@@ -328,7 +332,7 @@ func (n *Node) Boot(ctx context.Context, programs bool) error {
 	return nil
 }
 
-// Reboot is Crash and Boot with programs.
+// Reboot crashes the node and boots it with its programs.
 func (n *Node) Reboot(ctx context.Context) error {
 	if err := n.Crash(); err != nil {
 		return err

@@ -17,10 +17,10 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 )
 
-// fallbackAccount is used while the manifests name no service account for veild.
+// fallbackAccount is the service account of veild if the manifests do not name one.
 var fallbackAccount = struct{ namespace, name string }{"kube-system", "veild"}
 
-// applyManifests applies the repository's own manifests, as `kubectl apply` would.
+// applyManifests applies the manifests of the repository, like `kubectl apply`.
 func (c *Control) applyManifests(ctx context.Context) error {
 	root, err := buildtree.Root()
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *Control) applyManifests(ctx context.Context) error {
 		return err
 	}
 
-	// Nodes read these at once.
+	// Wait until VeilNodes are served, because nodes read them directly after their start.
 	return Until(ctx, 20*time.Second, func() error {
 		_, err := c.Client.Discovery().RESTClient().Get().AbsPath(
 			"/apis/kubeveil.io/v1alpha1/veilnodes").DoRaw(ctx)
@@ -93,7 +93,7 @@ func (c *Control) ensureAccount(ctx context.Context) error {
 	})
 }
 
-// registerNode makes the Node object as a kubelet and the address controller would.
+// registerNode creates the Node object, like a kubelet and the controller that assigns pod CIDRs.
 func (c *Control) registerNode(ctx context.Context, n *Node) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name:   n.Name,
@@ -130,7 +130,7 @@ func (c *Control) registerNode(ctx context.Context, n *Node) error {
 }
 
 // token returns the credentials of veild on a node: a token of its service account that is bound to
-// the Node, as a kubelet gets it for a pod there.
+// the Node. A kubelet gets such a token for a pod on its node.
 func (c *Control) token(ctx context.Context, n *Node) ([]byte, error) {
 	seconds := int64(authority.Lifetime / time.Second)
 	token, err := c.Client.CoreV1().ServiceAccounts(c.account.namespace).CreateToken(ctx,
@@ -147,8 +147,8 @@ func (c *Control) token(ctx context.Context, n *Node) ([]byte, error) {
 	return []byte(token.Status.Token), nil
 }
 
-// kubeconfig returns what veild on a node reads: the address of the API server, its authority and
-// the file of the token, as in a pod.
+// kubeconfig returns the kubeconfig of veild on a node. As in a pod, it names the API server, its
+// certificate authority and the file of the token.
 func (c *Control) kubeconfig() []byte {
 	server := c.URL()
 	if c.lab.opts.byService() {

@@ -18,40 +18,40 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 )
 
-// Pod is a network namespace on a node, wired through CNI.
+// Pod is a network namespace on a node that CNI plugins connect.
 type Pod struct {
 	// Name is unique on its node.
 	Name string
 	// ID is the container id that CNI was called with.
 	ID string
-	// Node is where it runs.
+	// Node is the node on which the pod runs.
 	Node *Node
-	// Addrs are its addresses by the result of ADD, IPv4 first.
+	// Addrs are the pod's addresses in the result of ADD, IPv4 first.
 	Addrs []netip.Addr
-	// MTU is the MTU of its interface in the result of ADD, or 0 if the result has none.
+	// MTU is the MTU of the pod's interface in the result of ADD, or 0 if the result has none.
 	MTU int
-	// Result is the whole result of ADD.
+	// Result is the complete result of ADD.
 	Result json.RawMessage
-	// Added is how long the chain's ADD took.
+	// Added is the duration of the ADD of the plugin chain.
 	Added time.Duration
 
 	caps string
-	// cniArgs describe the pod as the runtime does, in the form of CNI_ARGS.
+	// cniArgs names the pod to the plugins, in the form of CNI_ARGS; "" without an Object.
 	cniArgs string
 }
 
-// PodOptions are the requests of a pod to the chain beside an address.
+// PodOptions configures AddPod.
 type PodOptions struct {
-	// Ports are host ports that portmap opens.
+	// Ports are host ports that the plugin portmap opens.
 	Ports []PortMapping
-	// Bandwidth limits the pod, nil does not.
+	// Bandwidth is the pod's limit. Nil means no limit.
 	Bandwidth *Bandwidth
-	// Object is the pod in the API server. Nil means that there is none, and the runtime then does
-	// not name it.
+	// Object is the pod's object in the API server. Nil means that there is none; CNI_ARGS then do
+	// not name the pod.
 	Object *corev1.Pod
-	// Begin, if not nil, is called before ADD, when the namespace is there.
+	// Begin, if not nil, is called after the network namespace is made and before ADD.
 	Begin func(*Pod) error
-	// NoCNI makes the namespace without calling ADD.
+	// NoCNI makes only the network namespace and does not call ADD.
 	NoCNI bool
 }
 
@@ -62,7 +62,8 @@ type PortMapping struct {
 	Protocol      string `json:"protocol"`
 }
 
-// Bandwidth is the argument of the capability bandwidth: bits per second, and bits.
+// Bandwidth is the argument of the capability bandwidth. Rates are in bits per second, bursts in
+// bits.
 type Bandwidth struct {
 	IngressRate  uint64 `json:"ingressRate,omitempty"`
 	IngressBurst uint64 `json:"ingressBurst,omitempty"`
@@ -70,24 +71,23 @@ type Bandwidth struct {
 	EgressBurst  uint64 `json:"egressBurst,omitempty"`
 }
 
-// CNIError is a plugin's answer with its code.
+// CNIError is the error that a plugin returned for a verb.
 type CNIError struct {
 	Verb    string
 	Code    uint
 	Message string
 }
 
-// Error names the verb, the code and the plugin's own words.
+// Error returns the verb, the code and the plugin's message.
 func (e *CNIError) Error() string {
 	return fmt.Sprintf("CNI %s: code %d: %s", strings.ToUpper(e.Verb), e.Code, e.Message)
 }
 
-// AddPod makes a pod. When ADD is refused the namespace is removed again and the error is a
-// *CNIError.
+// AddPod makes a pod. If ADD fails, it removes the namespace, and the error matches *CNIError.
 func (n *Node) AddPod(ctx context.Context, name string, opts PodOptions) (*Pod, error) {
 	n.mu.Lock()
 	n.numbers++
-	// Not the name: a pod of the same name later is another container.
+	// The id has a number, because a later pod with the same name is another container.
 	id := fmt.Sprintf("%s-%s-%d", n.Name, name, n.numbers)
 	n.mu.Unlock()
 	p := &Pod{Name: name, ID: id, Node: n}
@@ -135,11 +135,11 @@ func (n *Node) AddPod(ctx context.Context, name string, opts PodOptions) (*Pod, 
 	return p, nil
 }
 
-// netnsPath is the pod's namespace as the node sees it.
+// netnsPath returns the path of the pod's network namespace on the node.
 func (p *Pod) netnsPath() string { return "/run/netns/" + p.ID }
 
-// NetNS is the path of the pod's network namespace on the machine, valid until the pod or its node
-// is gone.
+// NetNS returns the path of the pod's network namespace on the machine. It is valid until the pod
+// or its node is removed.
 func (p *Pod) NetNS() string { return p.Node.Path(p.netnsPath()) }
 
 func (p *Pod) removeNS(ctx context.Context) error {
@@ -147,7 +147,7 @@ func (p *Pod) removeNS(ctx context.Context) error {
 	return err
 }
 
-// cniAnswer is the output of veil-tools.
+// cniAnswer is the output of veil-tools cni-call.
 type cniAnswer struct {
 	Result json.RawMessage `json:"result"`
 	Code   uint            `json:"code"`
@@ -155,7 +155,7 @@ type cniAnswer struct {
 	Millis float64         `json:"millis"`
 }
 
-// cni calls one verb of the node's network by the runtime's library, in the node.
+// cni calls one CNI verb on the node, with the CNI library that container runtimes use.
 func (n *Node) cni(ctx context.Context, verb string, args ...string) (cniAnswer, error) {
 	all := append([]string{"cni-call", "--verb", verb, "--path", n.programs(), "--cache",
 		filepath.Join(n.Disk(), "cni-cache")}, args...)
@@ -175,7 +175,7 @@ func (p *Pod) args() []string {
 	return []string{"--id", p.ID, "--netns", p.netnsPath(), "--caps", p.caps, "--args", p.cniArgs}
 }
 
-// add calls ADD and reads its result.
+// add calls ADD and sets the fields that its result has.
 func (p *Pod) add(ctx context.Context) error {
 	a, err := p.Node.cni(ctx, "add", p.args()...)
 	if err != nil {
@@ -219,13 +219,13 @@ func (p *Pod) Check(ctx context.Context) error {
 	return err
 }
 
-// CallDel calls DEL and leaves the namespace.
+// CallDel calls DEL and does not remove the namespace.
 func (p *Pod) CallDel(ctx context.Context) error {
 	_, err := p.Node.cni(ctx, "del", p.args()...)
 	return err
 }
 
-// Del calls DEL, then removes the namespace, as a runtime does.
+// Del calls DEL and then removes the namespace, like a container runtime.
 func (p *Pod) Del(ctx context.Context) error {
 	if err := p.CallDel(ctx); err != nil {
 		return err
@@ -239,7 +239,8 @@ func (p *Pod) Del(ctx context.Context) error {
 	return nil
 }
 
-// Forget removes the namespace without DEL, as a crashed runtime would; GC has to find the rest.
+// Forget removes the namespace without DEL, as after a crash of the container runtime. GC has to
+// remove the rest.
 func (p *Pod) Forget(ctx context.Context) error {
 	p.Node.mu.Lock()
 	delete(p.Node.pods, p.ID)
@@ -247,7 +248,7 @@ func (p *Pod) Forget(ctx context.Context) error {
 	return p.removeNS(ctx)
 }
 
-// GC calls GC with the pods that the node has.
+// GC calls GC with the node's pods as valid attachments.
 func (n *Node) GC(ctx context.Context) error {
 	var valid []string
 	n.mu.Lock()
@@ -276,7 +277,7 @@ func (p *Pod) Exec(ctx context.Context, name string, args ...string) ([]byte, er
 	return labhost.Output(p.Command(ctx, name, args...))
 }
 
-// Start runs a program in the pod until it is signalled to end.
+// Start starts a program in the pod. It runs until it ends by itself or by a signal.
 func (p *Pod) Start(_ context.Context, name string, args ...string) (*Process, error) {
 	proc, err := p.Node.StartIn(p.NetNS, filepath.Join(p.Node.Dir, "log", p.ID), name, args...)
 	if err != nil {
@@ -285,13 +286,14 @@ func (p *Pod) Start(_ context.Context, name string, args ...string) (*Process, e
 	return proc, nil
 }
 
-// Kit returns what the tools need that run in the pod.
+// Kit returns the paths and canaries that tools in the pod need.
 func (p *Pod) Kit() traffic.Kit { return p.Node.Kit() }
 
-// String returns the names of node and pod.
+// String returns the names of the node and the pod, as node/pod.
 func (p *Pod) String() string { return p.Node.Name + "/" + p.Name }
 
-// Addr is the pod's address of a family; the zero address when it has none.
+// Addr returns the pod's IPv6 address if six is set, otherwise its IPv4 address. It returns the
+// zero Addr if the pod has none.
 func (p *Pod) Addr(six bool) netip.Addr {
 	for _, a := range p.Addrs {
 		if a.Is6() == six {

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// AddNamespace makes a namespace and its default account, as kubectl and the controllers do.
+// AddNamespace creates a namespace and, like a controller, its service account default.
 func (c *Control) AddNamespace(ctx context.Context, name string) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if _, err := c.Client.CoreV1().Namespaces().Create(ctx, namespace,
@@ -30,13 +30,13 @@ func (c *Control) AddNamespace(ctx context.Context, name string) error {
 	return nil
 }
 
-// reserving bounds the wait for a veild to reserve the group of a pod. Without a reservation the
-// pod is mute until veild adds it.
+// reserving bounds the wait until veild has reserved the group of a pod. Without a reservation, the
+// pod cannot send or receive until veild adds it.
 const reserving = 3 * time.Second
 
-// RunPod makes a pod as the scheduler, a kubelet and its runtime do: BindPod, AddPod and
-// WriteStatus. Where a running veild enforces policies, it reserves the pod's group first. The
-// namespace is one of AddNamespace.
+// RunPod makes a pod and its object, like the scheduler, the kubelet and the container runtime. It
+// calls BindPod, AddPod and WriteStatus. If the node's veild enforces policies, it waits before
+// AddPod until veild has reserved the pod's group. AddNamespace must have made the namespace.
 func (n *Node) RunPod(ctx context.Context, namespace, name string,
 	labels map[string]string) (*Pod, error) {
 	o, err := n.BindPod(ctx, namespace, name, labels)
@@ -53,7 +53,7 @@ func (n *Node) RunPod(ctx context.Context, namespace, name string,
 	return p, p.WriteStatus(ctx, o)
 }
 
-// BindPod makes the object of a pod that is bound to the node. AddPod takes it.
+// BindPod creates the object of a pod that is bound to the node. It is an option of AddPod.
 func (n *Node) BindPod(ctx context.Context, namespace, name string,
 	labels map[string]string) (*corev1.Pod, error) {
 	no := false
@@ -68,13 +68,13 @@ func (n *Node) BindPod(ctx context.Context, namespace, name string,
 	return o, nil
 }
 
-// WaitReserved waits until the node's veild has reserved a group for a pod that is bound to it.
+// WaitReserved waits until the node's veild has reserved a group for a pod of the node.
 func (n *Node) WaitReserved(ctx context.Context, o *corev1.Pod) error {
 	return Until(ctx, reserving, func() error { return n.reserved(o.UID) })
 }
 
-// WriteStatus writes a pod's addresses into the status of its object, which becomes the one that
-// the API server has.
+// WriteStatus writes the pod's addresses into the status of its object, and updates o to the
+// object at the API server.
 func (p *Pod) WriteStatus(ctx context.Context, o *corev1.Pod) error {
 	o.Status.Phase = corev1.PodRunning
 	o.Status.PodIPs = nil

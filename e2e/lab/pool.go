@@ -13,32 +13,33 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
 )
 
-// mostIdle bounds how many control planes a pool keeps while no lab has them: each takes some 400
-// MB.
+// mostIdle bounds the number of unused control planes in a pool. Each takes about 400 MB of memory.
 const mostIdle = 3
 
-// Pool keeps control planes of labs that have ended for labs to come. An API server that starts
-// takes seconds of processor time. The zero value is an empty pool. Methods may be called from
+// Pool keeps control planes of labs that have ended for later labs, because the start of an API
+// server takes seconds of CPU time. The zero value is an empty pool. Methods may be called from
 // several goroutines. Close ends the control planes.
 //
-// A lab gets one of its address family, without the objects of an earlier lab. A control plane does
-// not come back if the lab had several API servers or flags for them, if it saw the host, if etcd
-// was started again, or if an object that was there before the lab's first node was changed or
-// deleted: the lab then ends it.
+// A lab gets a control plane of its address family, without objects of an earlier lab. At its end,
+// the lab returns the control plane or ends it. It ends it in these cases:
+//   - The lab had several API servers, or additional flags for API servers.
+//   - The test called Control.Host, or rules of a fault are in force.
+//   - etcd was restarted, or a program has ended.
+//   - An object that existed before the lab's first node was changed or deleted.
 type Pool struct {
 	mu   sync.Mutex
 	idle []*Control
 }
 
-// given is what a control plane has before a lab adds anything.
+// given is the state of a control plane before a lab adds anything.
 type given struct {
 	etcd *Process
-	// objects are the objects that were there. It is nil if no other lab may have the control plane.
+	// objects are the objects that existed. Nil means that no other lab may use the control plane.
 	objects apiobject.Inventory
 }
 
-// take returns a control plane for a lab and removes it from the pool. Nil means that there is
-// none.
+// take removes a control plane for a lab from the pool and returns it. It returns nil if there is
+// none that fits.
 func (p *Pool) take(l *Lab) *Control {
 	if p == nil || !l.opts.ordinaryServer() {
 		return nil
@@ -52,14 +53,16 @@ func (p *Pool) take(l *Lab) *Control {
 		return nil
 	}
 
-	c := *p.idle[i] // the earlier lab keeps its own value
+	c := *p.idle[i] // a copy, because the earlier lab keeps its value
 	p.idle = slices.Delete(p.idle, i, i+1)
 	c.lab, c.host.lab, c.given = l, l, given{}
 	c.host.Env = l.env()
 	return &c
 }
 
-// put makes the control plane of a lab that has ended fit for another one, or ends it.
+// put deletes the objects that a lab added to its control plane, and adds the control plane to the
+// pool. If the objects cannot be deleted, it ends the control plane. If the pool then has more than
+// mostIdle control planes, it ends the oldest.
 func (p *Pool) put(c *Control) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -81,7 +84,7 @@ func (p *Pool) put(c *Control) error {
 	return nil
 }
 
-// Close ends the control planes that no lab has.
+// Close ends the control planes in the pool.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,22 +96,22 @@ func (p *Pool) Close() error {
 	return errors.Join(errs...)
 }
 
-// ordinaryServer reports whether the lab's API server is like the API server of any other lab of
-// its family.
+// ordinaryServer reports whether the lab has one API server without additional flags, so that other
+// labs can use it.
 func (o Options) ordinaryServer() bool { return o.APIServers == 1 && o.APIServerFlags == nil }
 
 // end ends the host and its programs.
 func (c *Control) end() error { return errors.Join(stopAll([]*Host{c.host})...) }
 
-// returns reports whether the control plane goes to the lab's pool when the lab ends.
+// returns reports whether the lab may return the control plane to its pool.
 func (c *Control) returns() bool {
 	return c != nil && c.given.objects != nil && !c.host.shown.Load() &&
 		!c.host.filtered.Load() && c.etcd.Process == c.given.etcd && c.etcd.Process.Running() &&
 		c.APIServer.Running()
 }
 
-// join plugs the control plane of an earlier lab into this one. Its artefacts stay where they are;
-// the lab has a link to them.
+// join connects the control plane of an earlier lab to this lab. Its artefacts stay in the folder
+// of the earlier lab, and this lab's folder gets a symbolic link to them.
 func (c *Control) join(ctx context.Context) error {
 	if err := os.Symlink(c.host.Dir, filepath.Join(c.lab.Dir, c.host.Name)); err != nil {
 		return err
@@ -123,7 +126,7 @@ func (c *Control) join(ctx context.Context) error {
 	return c.remember(ctx)
 }
 
-// remember notes what is there before the lab's first node, if the lab has a pool.
+// remember sets c.given before the lab's first node is made, if the lab has a pool.
 func (c *Control) remember(ctx context.Context) error {
 	if c.lab.opts.Pool == nil || !c.lab.opts.ordinaryServer() {
 		return nil
@@ -136,7 +139,7 @@ func (c *Control) remember(ctx context.Context) error {
 	return nil
 }
 
-// objects returns the client of the API server's objects.
+// objects returns a client for the objects of the API server.
 func (c *Control) objects() apiobject.Client {
 	return apiobject.Client{Kubernetes: c.Client, Dynamic: c.Dynamic}
 }

@@ -16,18 +16,18 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/etcd"
 )
 
-// serverAddrs are the underlay addresses of an API server, the first of which is 0.
+// serverAddrs returns the underlay addresses of API server i, IPv4 first. The first server is 0.
 func (c *Control) serverAddrs(i int) []netip.Addr {
 	return addressplan.AddrsOf(c.lab.opts.Family.Underlay(addressplan.ControlHost + byte(i)))
 }
 
-// etcdURL is how further API servers reach the etcd of the first.
+// etcdURL returns the URL by which API servers on other hosts reach etcd.
 func (c *Control) etcdURL() string {
 	return "http://" + netip.AddrPortFrom(c.Addrs()[0], etcd.Port).String()
 }
 
-// addServer starts another API server in a host of its own and waits until it counts itself among
-// the endpoints of the API's service.
+// addServer starts API server i in a new host, and waits until it is among the endpoints of the
+// service kubernetes.
 func (c *Control) addServer(ctx context.Context, i int) error {
 	name := fmt.Sprintf("control-%d", i+1)
 	h, err := c.lab.newHost(ctx, name)
@@ -51,7 +51,7 @@ func (c *Control) addServer(ctx context.Context, i int) error {
 	return c.waitListed(ctx, i)
 }
 
-// waitListed waits until an API server has written itself into the endpoints of the API's service.
+// waitListed waits until API server i has added itself to the endpoints of the service kubernetes.
 func (c *Control) waitListed(ctx context.Context, i int) error {
 	s := c.Servers[i]
 	err := Until(ctx, 90*time.Second, func() error {
@@ -66,7 +66,7 @@ func (c *Control) waitListed(ctx context.Context, i int) error {
 	return nil
 }
 
-// listed returns nil when an address is among the endpoints of the API's service.
+// listed returns an error unless addr is among the endpoints of the service kubernetes.
 func (c *Control) listed(ctx context.Context, addr netip.Addr) error {
 	all, err := c.Client.DiscoveryV1().EndpointSlices("default").List(ctx,
 		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
@@ -85,15 +85,15 @@ func (c *Control) listed(ctx context.Context, addr netip.Addr) error {
 	return fmt.Errorf("%s is not an endpoint of the API's service", addr)
 }
 
-// Server is an API server on a host of its own. The first one's host has etcd, too.
+// Server is an API server and its host. The host of the first server also has etcd.
 type Server struct {
 	*Host
-	// Process is the process that was started first; Control.APIServer is the first server's
-	// current one.
+	// Process is the process of the API server. For the first server, Control.APIServer is the
+	// present process, and Process may be an earlier one.
 	Process *Process
 }
 
-// startEtcd starts etcd, which further API servers reach on the underlay.
+// startEtcd starts etcd. If there are several API servers, it also listens on the underlay.
 func (c *Control) startEtcd(ctx context.Context) error {
 	root, err := buildtree.Root()
 	if err != nil {
@@ -107,13 +107,13 @@ func (c *Control) startEtcd(ctx context.Context) error {
 	return c.etcd.Start(ctx, filepath.Join(root, "out/tools/etcd"), urls...)
 }
 
-// BackUpEtcd keeps a copy of etcd's data. etcd is away for that moment.
+// BackUpEtcd keeps a copy of etcd's data. It restarts etcd and waits until the API server is ready.
 func (c *Control) BackUpEtcd(ctx context.Context) error {
 	return errors.Join(c.etcd.BackUp(ctx), c.WaitReady(ctx))
 }
 
-// RestoreEtcd stops the API server and etcd, puts back the data of BackUpEtcd, starts both and waits
-// until they are ready. Revisions are then used again.
+// RestoreEtcd stops the API server and etcd, restores the data of BackUpEtcd, starts both and waits
+// until they are ready. Later writes then get revision numbers that etcd had already used.
 func (c *Control) RestoreEtcd(ctx context.Context) error {
 	if err := c.StopAPIServer(ctx); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (c *Control) RestoreEtcd(ctx context.Context) error {
 	return c.StartAPIServer(ctx)
 }
 
-// CopyObject is etcd.Server.CopyObject of the lab's etcd.
+// CopyObject calls etcd.Server.CopyObject for the lab's etcd.
 func (c *Control) CopyObject(ctx context.Context, prefix, name string, copies ...string) error {
 	return c.etcd.CopyObject(ctx, prefix, name, copies...)
 }

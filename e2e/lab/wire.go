@@ -16,14 +16,14 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 )
 
-// plug connects a host to the bridge by a veth: port is its name at the bridge, link its name in
-// the host. The oracle watches the port before it can carry a frame.
+// plug connects a host to the bridge by a veth pair: port is the name of the end at the bridge, and
+// link the name of the end in the host. The oracle watches the port before it can carry a frame.
 func (l *Lab) plug(ctx context.Context, h *Host, port, link string, addrs []netip.Prefix) error {
 	if err := l.connect(ctx, h, port, link, fmt.Sprint(h.PID())); err != nil {
 		return fmt.Errorf("plug %s in: %w", h.Name, err)
 	}
 	if !l.opts.Offloads {
-		// Frames leave the host as they would be on a wire: no super-frames to the oracle.
+		// Without offloads, the oracle sees frames as on a real wire, not larger GSO frames.
 		off := []string{"-K", link, "tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation",
 			"off"}
 		if _, err := labhost.Output(h.NetOnly(ctx, "ethtool", off...)); err != nil {
@@ -36,8 +36,8 @@ func (l *Lab) plug(ctx context.Context, h *Host, port, link string, addrs []neti
 	return h.IP(ctx, append(labhost.AddrLines(link, addrs), "link set "+link+" up")...)
 }
 
-// connect makes the veth of plug, with its end link in the network namespace netns, a process id or
-// a path, and lets the oracle watch it. It ends with the host.
+// connect makes the veth pair of plug, and the oracle watch it. netns is the network namespace of
+// the end called link, as a process id or a path. The pair is removed with the host.
 func (l *Lab) connect(ctx context.Context, h *Host, port, link, netns string) error {
 	mtu := fmt.Sprint(l.opts.UnderlayMTU)
 	err := l.bridge.IP(ctx,
@@ -52,14 +52,15 @@ func (l *Lab) connect(ctx context.Context, h *Host, port, link, netns string) er
 	return l.Oracle.Watch(port)
 }
 
-// hardwareAddr returns the MAC address of a host's end: like a machine's, the same after a reboot.
+// hardwareAddr returns the MAC address of a host's end. Like the address of a real network card, it
+// is the same after a reboot.
 func hardwareAddr(port string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte(port))
 	return append(net.HardwareAddr{0x02}, sum[:5]...) // locally administered, unicast
 }
 
-// unplug removes ports of a host that has ended. The kernel removes them too, with the host's
-// network namespace, but later; the names are needed again at once.
+// unplug removes the ports of a host that has ended. The kernel would remove them too, with the
+// host's network namespace, but too late: the lab may use the names again directly.
 func (l *Lab) unplug(ports []string) error {
 	if len(ports) == 0 {
 		return nil
@@ -79,7 +80,7 @@ func (l *Lab) unplug(ports []string) error {
 	})
 }
 
-// port is the bridge's side of a host's link.
+// port returns the name of the bridge's end of a host's link.
 func port(host, link string) string {
 	if link == "eth0" {
 		return host
@@ -87,7 +88,7 @@ func port(host, link string) string {
 	return host + "-" + link
 }
 
-// SetUnderlayMTU changes the MTU of a node's own link to the underlay and lets the bridge carry it.
+// SetUnderlayMTU changes the MTU of a node's link to the underlay, and of the path to the node.
 func (n *Node) SetUnderlayMTU(ctx context.Context, mtu int) error {
 	if err := n.lab.SetPathMTU(ctx, n, mtu); err != nil {
 		return err
@@ -99,8 +100,8 @@ func (n *Node) SetUnderlayMTU(ctx context.Context, mtu int) error {
 // VLAN tag that may be in the frame (__is_skb_forwardable in include/linux/netdevice.h).
 const vlanHeader = 4
 
-// SetPathMTU makes the path to a node carry packets of at most that many bytes, while the node's
-// own link keeps its MTU: larger ones are lost without a word, as where ICMP is dropped.
+// SetPathMTU makes the path to a node carry packets of at most mtu bytes. The node's own link keeps
+// its MTU. Larger packets are lost without an ICMP error, as on paths that drop ICMP.
 func (l *Lab) SetPathMTU(ctx context.Context, n *Node, mtu int) error {
 	return l.bridge.IP(ctx,
 		fmt.Sprintf("link set %s mtu %d", port(n.Name, "eth0"), mtu-vlanHeader),
@@ -108,7 +109,8 @@ func (l *Lab) SetPathMTU(ctx context.Context, n *Node, mtu int) error {
 	)
 }
 
-// Cap limits the rate towards each node with tbf, for example "1gbit"; empty ends the limit.
+// Cap limits the rate towards each node with tbf. rate is in the format of tc(8), such as "1gbit".
+// An empty rate removes the limit.
 func (l *Lab) Cap(ctx context.Context, rate string) error {
 	for _, n := range l.Nodes() {
 		p := port(n.Name, "eth0")
@@ -124,15 +126,15 @@ func (l *Lab) Cap(ctx context.Context, rate string) error {
 	return nil
 }
 
-// Unplug takes the underlay from a host, or returns it, like a cable. To all others it is as if the
-// host had no power.
+// Unplug disconnects a host from the underlay like an unplugged cable if out is set, otherwise it
+// connects the host again. To other hosts, an unplugged host appears to have lost its power.
 func (h *Host) Unplug(ctx context.Context, out bool) error {
 	state := map[bool]string{true: "down", false: "up"}[out]
 	return h.lab.bridge.IP(ctx, "link set "+port(h.Name, "eth0")+" "+state)
 }
 
-// AddLink returns a node another link to the underlay, watched too, with addresses that are not
-// known to the cluster.
+// AddLink adds another link to the underlay to a node, and returns its addresses, which the cluster
+// does not know. The oracle watches the link.
 func (n *Node) AddLink(ctx context.Context, link string) ([]netip.Prefix, error) {
 	addrs := n.lab.opts.Family.Underlay(byte(addressplan.ExtraHost + n.Number))
 	if err := n.lab.plug(ctx, n.Host, port(n.Name, link), link, addrs); err != nil {
@@ -141,8 +143,8 @@ func (n *Node) AddLink(ctx context.Context, link string) ([]netip.Prefix, error)
 	return addrs, nil
 }
 
-// AddLink adds to a pod an interface at the underlay outside of CNI, as another plugin beside it
-// does, watched too. It returns the interface's addresses.
+// AddLink adds an interface at the underlay to a pod, as another network plugin, such as Multus,
+// would. It returns the interface's addresses. The oracle watches the link.
 func (p *Pod) AddLink(ctx context.Context, link string) ([]netip.Prefix, error) {
 	l, name := p.Node.lab, port(p.Node.Name, link)
 	if err := l.connect(ctx, p.Node.Host, name, link, p.NetNS()); err != nil {
@@ -160,8 +162,8 @@ func (p *Pod) AddLink(ctx context.Context, link string) ([]netip.Prefix, error) 
 	return addrs, nil
 }
 
-// addMore adds to a node a link to another network, registered before the one to the underlay, and
-// addresses on lo, as for anycast or keepalived. To that boot adds a second IPv6 address on eth0.
+// addMore adds a link to another network to a node, before the link to the underlay, and addresses
+// on lo, such as anycast or keepalived need. boot also adds a second IPv6 address on eth0.
 func (n *Node) addMore(ctx context.Context) error {
 	f, last := n.lab.opts.Family, byte(n.Number)
 	other := addressplan.Pick(f, addressplan.At(addressplan.Other4, last),

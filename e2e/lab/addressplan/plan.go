@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// Family is the set of address families of a lab, inside and outside alike.
+// Family is the set of address families of a lab. Nodes, pods and services have the same families.
 type Family string
 
 // Families of a lab.
@@ -26,7 +26,8 @@ var (
 	added6   = netip.MustParsePrefix("fd42:6::/112")
 	cluster4 = netip.MustParsePrefix("198.19.0.0/16")
 	cluster6 = netip.MustParsePrefix("fd42:1::/48")
-	// Other4 and Other6 are another network between nodes, Loop4 and Loop6 addresses of loopback.
+	// Other4 and Other6 are the ranges of another network between nodes. Loop4 and Loop6 are
+	// ranges of addresses on the nodes' loopback links.
 	Other4 = netip.MustParsePrefix("198.18.64.0/24")
 	Other6 = netip.MustParsePrefix("fd42:3::/64")
 	Loop4  = netip.MustParsePrefix("198.18.77.0/32")
@@ -35,7 +36,7 @@ var (
 
 // Last bytes of addresses on the underlay.
 const (
-	ControlHost = 2  // and those after it, for further API servers
+	ControlHost = 2  // plus the number of the API server; the first is 0
 	NodeHost    = 10 // plus the node's number
 	ExtraHost   = 100
 	SecondHost  = 150 // plus the node's number: its second IPv6 address
@@ -57,7 +58,7 @@ func (f Family) Valid() error {
 	return fmt.Errorf("family %q: want %s, %s or %s", f, IPv4, IPv6, Dual)
 }
 
-// Pick keeps the values of the family, IPv4 first.
+// Pick returns the values for the families that f contains, IPv4 first.
 func Pick[T any](f Family, four, six T) []T {
 	var out []T
 	if f.V4() {
@@ -69,22 +70,23 @@ func Pick[T any](f Family, four, six T) []T {
 	return out
 }
 
-// ClusterRanges hold every pod prefix of the lab.
+// ClusterRanges returns the ranges that contain every pod prefix of the lab.
 func (f Family) ClusterRanges() []netip.Prefix { return Pick(f, cluster4, cluster6) }
 
-// ServiceRanges hold every service address of the lab.
+// ServiceRanges returns the ranges that contain every service address of the lab.
 func (f Family) ServiceRanges() []netip.Prefix { return Pick(f, service4, service6) }
 
-// AddedRanges are ranges of services that a test may add at run time: no byte to them is seen.
+// AddedRanges returns ranges of services that a test may add at run time. The oracle reports frames
+// with such an address in clear.
 func (f Family) AddedRanges() []netip.Prefix { return Pick(f, added4, added6) }
 
-// Underlay returns the address with that last byte on the network between hosts,
-// with the length of its subnet, IPv4 first.
+// Underlay returns the addresses with the last byte host on the network between hosts, IPv4 first.
+// Each has the prefix length of the subnet.
 func (f Family) Underlay(host byte) []netip.Prefix {
 	return Pick(f, At(Underlay4, host), At(Underlay6, host))
 }
 
-// At returns a prefix whose address has another last byte.
+// At returns p with host as the last byte of its address.
 func At(p netip.Prefix, host byte) netip.Prefix {
 	b := p.Addr().AsSlice()
 	b[len(b)-1] = host
@@ -92,7 +94,7 @@ func At(p netip.Prefix, host byte) netip.Prefix {
 	return netip.PrefixFrom(a, p.Bits())
 }
 
-// PodPrefixes returns the pod prefixes of the node with that number: a /24 and a /64.
+// PodPrefixes returns the pod prefixes of a node, by its number: a /24 and a /64.
 func (f Family) PodPrefixes(node int) []netip.Prefix {
 	four := cluster4.Addr().As4()
 	four[2] = byte(node)
@@ -111,7 +113,7 @@ func AddrsOf(prefixes []netip.Prefix) []netip.Addr {
 	return out
 }
 
-// Joined returns prefixes or addresses with commas between, in the form of flags.
+// Joined returns prefixes or addresses separated by commas, as flags of programs take them.
 func Joined[T fmt.Stringer](list []T) string {
 	s := ""
 	for i, v := range list {

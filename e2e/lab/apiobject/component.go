@@ -12,7 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// GiveRights adds the rights of a component to the object that it patches, by kind and name.
+// GiveRights adds the rules in rights.yaml of a component to the role among objects that has this
+// kind and name.
 func GiveRights(root, component, kind, name string, objects []*unstructured.Unstructured) error {
 	text, err := os.ReadFile(filepath.Join(root, "manifests/components", component, "rights.yaml"))
 	if err != nil {
@@ -44,8 +45,8 @@ func GiveRights(root, component, kind, name string, objects []*unstructured.Unst
 	return fmt.Errorf("rights of the component %s: there is no %s %s", component, kind, name)
 }
 
-// overlay is a user's own kustomization, for the folders of the manifests and of components, and
-// for files with patches.
+// overlay is the format of a user's kustomization. Its arguments are the folders of the manifests
+// and of components, and files with patches.
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 # That of the bases counts for nothing here.
@@ -55,13 +56,13 @@ components: [%s]
 patches: [%s]
 `
 
-// WriteOverlay makes the folder dir, whose kustomization adds components to the manifests in the
-// folder base. Patches are the names of files that the caller writes to dir.
+// WriteOverlay creates the folder dir with a kustomization that adds components and patches to the
+// manifests in the folder base. patches are the names of files that the caller writes to dir.
 func WriteOverlay(dir, base string, components []string, patches ...string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	// kustomize takes relative folders only, and looks for them from where the links lead.
+	// kustomize accepts only relative folders, and resolves them after following symbolic links.
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return err

@@ -2,6 +2,6 @@
 // repository's manifests, adds components to them, and applies them as kubectl does. It lists all
 // objects, and deletes those that were added since.
 //
-// It is for API servers without controllers: it does what a controller would do, such as the
-// deletion of what a namespace holds. Start reading at Client.ApplyAll and Client.DeleteAdded.
+// It is for API servers without controllers, so it also does work of controllers, such as deleting
+// the objects in a namespace. Start reading at Client.ApplyAll and Client.DeleteAdded.
 package apiobject

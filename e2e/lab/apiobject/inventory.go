@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 )
 
-// Inventory holds the programs that wrote each object.
+// Inventory lists objects by UID, with the programs that wrote each object.
 type Inventory map[types.UID]string
 
 // List returns all objects that can be deleted.
@@ -34,8 +34,8 @@ func (c Client) List(ctx context.Context) (Inventory, error) {
 	return objects, nil
 }
 
-// DeleteAdded deletes the objects that are not in had. It returns an error if one of the others was
-// changed or is gone, or if an object cannot be deleted.
+// DeleteAdded deletes the objects that are not in had. It returns an error if an object in had was
+// changed or deleted, or if an object cannot be deleted.
 func (c Client) DeleteAdded(ctx context.Context, had Inventory) error {
 	return labhost.Until(ctx, 20*time.Second, func() error {
 		there, added := map[types.UID]bool{}, 0
@@ -49,7 +49,7 @@ func (c Client) DeleteAdded(ctx context.Context, had Inventory) error {
 				return labhost.Stop(fmt.Errorf("%s %s was written by %q, and before by %q", r.Resource,
 					o.GetName(), now, was))
 			}
-			// What the API server adds by itself is like in a new one.
+			// Objects that the API server itself adds also exist at a new API server.
 			if known || now == "" {
 				return nil
 			}
@@ -63,7 +63,7 @@ func (c Client) DeleteAdded(ctx context.Context, had Inventory) error {
 		if err != nil {
 			return err
 		}
-		if added == len(namespaces) { // they are empty
+		if added == len(namespaces) { // all namespaces are empty
 			err = c.removeNamespaces(ctx, namespaces)
 		}
 		if err == nil && added > 0 {
@@ -73,7 +73,7 @@ func (c Client) DeleteAdded(ctx context.Context, had Inventory) error {
 			return err
 		}
 		for uid, by := range had {
-			if !there[uid] && by != "" { // else the API server makes it again
+			if !there[uid] && by != "" { // the API server creates its own objects again
 				return labhost.Stop(fmt.Errorf("an object is gone that was written by %q", by))
 			}
 		}
@@ -81,7 +81,8 @@ func (c Client) DeleteAdded(ctx context.Context, had Inventory) error {
 	})
 }
 
-// eachObject passes every object that can be deleted to visit, some of them by two resources.
+// eachObject calls visit for every object that can be deleted. It visits an object twice if two
+// resources serve it.
 func (c Client) eachObject(ctx context.Context,
 	visit func(schema.GroupVersionResource, *unstructured.Unstructured) error) error {
 	lists, err := c.Kubernetes.Discovery().ServerPreferredResources()
@@ -116,7 +117,8 @@ func (c Client) eachObject(ctx context.Context,
 	return nil
 }
 
-// writers returns the programs that wrote an object, except the API server itself.
+// writers returns the programs that wrote an object, except the API server. It returns "" if only
+// the API server wrote it.
 func writers(o *unstructured.Unstructured) string {
 	fields := o.GetManagedFields()
 	if len(fields) == 0 {
@@ -132,7 +134,8 @@ func writers(o *unstructured.Unstructured) string {
 	return strings.Join(slices.Compact(names), " ")
 }
 
-// remove deletes an object. Its finalizers go with it: the programs that they are for run nowhere.
+// remove deletes an object. It also removes the finalizers, because the programs that would do so
+// do not run. Only the API server removes the finalizers of definitions.
 func (c Client) remove(ctx context.Context, r schema.GroupVersionResource,
 	o *unstructured.Unstructured) error {
 	at := c.Dynamic.Resource(r).Namespace(o.GetNamespace())
@@ -144,7 +147,7 @@ func (c Client) remove(ctx context.Context, r schema.GroupVersionResource,
 			[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 	}
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // it is gone, or the next look finds it
+		return nil // the object is gone, or the next try finds it again
 	}
 	if err != nil {
 		return labhost.Stop(fmt.Errorf("delete %s %s: %w", r.Resource, o.GetName(), err))
@@ -152,7 +155,7 @@ func (c Client) remove(ctx context.Context, r schema.GroupVersionResource,
 	return nil
 }
 
-// removeNamespaces deletes empty namespaces, as the controller of namespaces does.
+// removeNamespaces deletes and finalizes empty namespaces, as the namespace controller does.
 func (c Client) removeNamespaces(ctx context.Context, names []string) error {
 	all := c.Kubernetes.CoreV1().Namespaces()
 	for _, name := range names {

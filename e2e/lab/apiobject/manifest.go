@@ -29,15 +29,14 @@ type Client struct {
 	Dynamic    dynamic.Interface
 }
 
-// applied are the kinds of manifests that a cluster without kubelets can use, in the order in which
-// they need each other.
+// applied lists the kinds of manifests that a cluster without kubelets can use, dependencies first.
 var applied = []string{
 	"Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role",
 	"ClusterRoleBinding", "RoleBinding",
 	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 }
 
-// ApplyAll applies objects of ReadManifests, in the order in which they need each other.
+// ApplyAll applies objects from ReadManifests, dependencies first. It sorts objects.
 func (c Client) ApplyAll(ctx context.Context, objects []*unstructured.Unstructured) (err error) {
 	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int {
 		return slices.Index(applied, a.GetKind()) - slices.Index(applied, b.GetKind())
@@ -52,7 +51,8 @@ func (c Client) ApplyAll(ctx context.Context, objects []*unstructured.Unstructur
 	return nil
 }
 
-// ReadManifests reads the objects of the kinds in applied from a folder and those below it.
+// ReadManifests reads the objects whose kinds are in applied from a folder and its subfolders. It
+// returns none if the folder does not exist.
 func ReadManifests(dir string) ([]*unstructured.Unstructured, error) {
 	var out []*unstructured.Unstructured
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -84,9 +84,9 @@ func ReadManifests(dir string) ([]*unstructured.Unstructured, error) {
 	return out, err
 }
 
-// apply applies one object. kinds are the known kinds, nil for none yet; apply returns the kinds
-// that it has read since, which takes tens of requests. A kind that was just defined may need a
-// moment to be served.
+// apply applies one object. kinds caches the kinds that the API server serves; nil means that they
+// were not read yet. Reading them takes tens of requests, so apply returns them for the next call.
+// It reads them again while a kind that was just defined is not served yet.
 func (c Client) apply(ctx context.Context, o *unstructured.Unstructured,
 	kinds meta.RESTMapper) (meta.RESTMapper, error) {
 	gvk := o.GroupVersionKind()

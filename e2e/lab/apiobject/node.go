@@ -15,7 +15,7 @@ import (
 var veilNodes = schema.GroupVersionResource{Group: veilnode.Group, Version: veilnode.Version,
 	Resource: veilnode.Resource}
 
-// AddNode adds a Node and, when it has a claim, its VeilNode.
+// AddNode creates a Node and, if n has a claim, its VeilNode.
 func (c Client) AddNode(ctx context.Context, n cluster.Node) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
 	for _, p := range n.PodPrefixes {
@@ -57,7 +57,7 @@ func (c Client) AddNode(ctx context.Context, n cluster.Node) error {
 	return err
 }
 
-// DeleteNode deletes what AddNode has added under that name.
+// DeleteNode deletes the Node and the VeilNode called name.
 func (c Client) DeleteNode(ctx context.Context, name string) error {
 	if err := c.Dynamic.Resource(veilNodes).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return err

@@ -1,7 +1,7 @@
 // Package authority is a certificate authority of a lab or a benchmark: it writes the certificates
 // and keys of a cluster's API servers and their clients into a folder, as PEM.
 //
-// It refuses nothing, and promises certificates for a day. Start reading at New.
+// Certificates are valid for a day. Start reading at New.
 package authority
 
 import (
@@ -20,17 +20,17 @@ import (
 	"time"
 )
 
-// Authority is a certificate authority that lives as long as its folder.
+// Authority is a certificate authority. It writes certificates and keys to its folder.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	dir  string
 }
 
-// Lifetime of certificates.
+// Lifetime is the validity of certificates.
 const Lifetime = 24 * time.Hour
 
-// New makes one and writes its certificate to dir/ca.crt.
+// New returns a new Authority, and writes its certificate to dir/ca.crt.
 func New(dir string) (*Authority, error) {
 	a := &Authority{dir: dir, cert: &x509.Certificate{
 		Subject: pkix.Name{CommonName: "lab-ca"}, IsCA: true, BasicConstraintsValid: true,
@@ -39,7 +39,7 @@ func New(dir string) (*Authority, error) {
 	return a, a.issue("ca", a.cert)
 }
 
-// issue completes a certificate, signs it and writes name.crt and name.key.
+// issue completes and signs a certificate, and writes it to name.crt and its key to name.key.
 func (a *Authority) issue(name string, c *x509.Certificate) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -73,8 +73,8 @@ func (a *Authority) issue(name string, c *x509.Certificate) error {
 	return writeKey(filepath.Join(a.dir, name+".key"), key)
 }
 
-// Server issues the API servers' certificate for addresses, localhost and the names of the service,
-// as apiserver.crt and apiserver.key.
+// Server issues the certificate of the API servers as apiserver.crt and apiserver.key. It is valid
+// for addrs, localhost and the names of the service kubernetes.
 func (a *Authority) Server(addrs []netip.Addr) error {
 	c := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
@@ -90,7 +90,7 @@ func (a *Authority) Server(addrs []netip.Addr) error {
 	return a.issue("apiserver", c)
 }
 
-// Client issues a certificate for a user and the groups it is in, as name.crt and name.key.
+// Client issues a certificate for a user and its groups, as name.crt and name.key.
 func (a *Authority) Client(name, user string, groups ...string) error {
 	return a.issue(name, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
@@ -99,7 +99,7 @@ func (a *Authority) Client(name, user string, groups ...string) error {
 	})
 }
 
-// ServiceAccountKey writes the key that signs service-account tokens, sa.key.
+// ServiceAccountKey writes a key that signs service-account tokens to sa.key.
 func (a *Authority) ServiceAccountKey() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Root returns the root of the repository: the folder with go.mod, at or above the
-// working directory.
+// Root returns the root of the repository, the nearest folder with a go.mod at or above the working
+// directory.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -31,12 +31,12 @@ func Root() (string, error) {
 	}
 }
 
-// noBuildEnv names the environment variable that, when set, makes Build leave the programs in
-// out/bin as they are.
+// noBuildEnv names the environment variable that makes Build do nothing if it is set.
 const noBuildEnv = "KUBEVEIL_LAB_NO_BUILD"
 
-// Build brings the programs in out/bin up to date, once per process and one process at a time. The
-// second process finds them up to date, and replaces no program that runs.
+// Build builds the programs in out/bin that are out of date. It does so once per process, and in
+// one process at a time. So a second process finds them up to date, and does not replace a program
+// that runs.
 var Build = sync.OnceValue(func() error {
 	root, err := Root()
 	if err != nil {
@@ -65,7 +65,7 @@ var Build = sync.OnceValue(func() error {
 	return nil
 })
 
-// NeedKubernetes returns an error if programs of a control plane are missing.
+// NeedKubernetes returns an error if programs of the control plane are missing below root.
 func NeedKubernetes(root string) error {
 	for _, need := range []string{"out/bin/kube-apiserver", "out/tools/etcd"} {
 		if _, err := os.Stat(filepath.Join(root, need)); errors.Is(err, fs.ErrNotExist) {

@@ -1,4 +1,4 @@
-// Package buildtree finds the root of the repository and builds the programs that a lab runs, which
+// Package buildtree finds the root of the repository and builds the programs that a lab runs. They
 // are in out/bin and out/tools.
 //
 // Start reading at Build.

@@ -9,9 +9,10 @@ import (
 	"net/http"
 )
 
-// CopyObject writes an object of etcd under other keys, which are as long as its own. In each copy
-// the name of the copy replaces the original's name. The original's key writes the object again. A
-// lab so has many objects that the API server would need seconds each to admit.
+// CopyObject copies the object with the key prefix+name to keys with the names in copies. In each
+// copy, the new name replaces the original name; both must have the same length. If copies contains
+// name itself, the object is only written again. It lets a lab have many objects, each of which the
+// API server would need seconds to admit.
 func (s *Server) CopyObject(ctx context.Context, prefix, name string, copies ...string) error {
 	var found struct {
 		Kvs []struct {
@@ -39,7 +40,8 @@ func (s *Server) CopyObject(ctx context.Context, prefix, name string, copies ...
 	return nil
 }
 
-// ask sends a request to etcd's JSON gateway (https://etcd.io/docs/v3.6/dev-guide/api_grpc_gateway).
+// ask sends a request to etcd's JSON gateway and decodes the answer
+// (https://etcd.io/docs/v3.6/dev-guide/api_grpc_gateway).
 func (s *Server) ask(ctx context.Context, verb string, question, answer any) error {
 	body, err := json.Marshal(question)
 	if err != nil {
@@ -58,7 +60,7 @@ func (s *Server) ask(ctx context.Context, verb string, question, answer any) err
 	if err != nil {
 		return err
 	}
-	defer func() { _ = resp.Body.Close() }() // read to its end below
+	defer func() { _ = resp.Body.Close() }() // the error does not matter after a complete read
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("etcd: %s %s", verb, resp.Status)
 	}

@@ -1,5 +1,5 @@
-// Package etcd runs etcd in a host of a lab, alone and without a disk, backs up and restores its
-// data, and copies objects in it past the API server.
+// Package etcd runs a single etcd with its data in memory in a host of a lab. It backs up and
+// restores the data, and copies objects without the API server.
 //
 // Start reading at Server.Start.
 package etcd

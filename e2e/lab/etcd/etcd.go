@@ -11,30 +11,31 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 )
 
-// Port is where etcd listens.
+// Port is the TCP port of etcd.
 const Port = 2379
 
-// dataDir is etcd's directory. It is on tmpfs: writes need no disk, and go with the host.
+// dataDir is etcd's data directory in the host. It is on tmpfs, so it needs no disk and is removed
+// with the host.
 const dataDir = "/run/etcd"
 
-// Server is etcd in a host. Its methods are for one goroutine at a time.
+// Server is etcd in a host. Its methods must not be called concurrently.
 type Server struct {
 	Host *labhost.Host
-	// Dial connects to an address as a process in the host does.
+	// Dial connects to an address from within the host.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Process is the present process; Start, BackUp and Restore set it.
 	Process *labhost.Process
 }
 
-// Start starts the program and waits until it can be connected to. It listens on loopback, and at
-// the further URLs.
+// Start starts the program and waits until it accepts connections. It listens on loopback and at
+// urls.
 func (s *Server) Start(ctx context.Context, program string, urls ...string) (err error) {
 	own := fmt.Sprintf("http://127.0.0.1:%d", Port)
 	s.Process, err = s.Host.Start(ctx, program, "--data-dir="+dataDir,
 		"--listen-client-urls="+strings.Join(append([]string{own}, urls...), ","),
 		"--advertise-client-urls="+own, "--listen-peer-urls=http://127.0.0.1:2380",
 		"--logger=zap", "--log-level=warn",
-		// It is alone, and by its defaults would wait up to a second before it elects itself.
+		// A single etcd would by default wait up to a second before it elects itself.
 		"--heartbeat-interval=20", "--election-timeout=100")
 	if err != nil {
 		return err
@@ -42,7 +43,7 @@ func (s *Server) Start(ctx context.Context, program string, urls ...string) (err
 	return s.wait(ctx)
 }
 
-// wait waits until etcd can be connected to.
+// wait waits until etcd accepts connections.
 func (s *Server) wait(ctx context.Context) error {
 	err := labhost.Until(ctx, 30*time.Second, func() error {
 		if !s.Process.Running() {
@@ -60,7 +61,7 @@ func (s *Server) wait(ctx context.Context) error {
 	return nil
 }
 
-// BackUp keeps a copy of the data. etcd is away for that moment.
+// BackUp keeps a copy of the data. It stops etcd meanwhile and starts it again.
 func (s *Server) BackUp(ctx context.Context) error {
 	if err := s.Process.Kill(ctx); err != nil {
 		return err
@@ -69,7 +70,8 @@ func (s *Server) BackUp(ctx context.Context) error {
 	return errors.Join(err, s.restart(ctx))
 }
 
-// Restore puts back the data of BackUp. Revisions are then used again.
+// Restore replaces the data by the copy of BackUp, and restarts etcd. Later writes then get
+// revision numbers that etcd had already used.
 func (s *Server) Restore(ctx context.Context) error {
 	if err := s.Process.Kill(ctx); err != nil {
 		return err

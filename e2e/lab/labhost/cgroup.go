@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupName matches the names of labs' cgroups: the process that made it, and a number.
+// groupName matches the names of labs' cgroups. They contain the id of the process that made the
+// cgroup, and a number.
 var groupName = regexp.MustCompile(`^kubeveil-lab-(\d+)-\d+$`)
 
-// CgroupTree is where the machine has its tree of cgroups of the second version, "" when it has
-// none. Its root is never touched but to make groups in it.
+// CgroupTree returns the path of the machine's cgroup v2 tree, or "" if there is none. Labs only
+// add their own cgroups to its root.
 func CgroupTree() (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -32,8 +33,8 @@ func CgroupTree() (string, error) {
 	return "", nil
 }
 
-// makeCgroup makes the cgroup of the host's processes; the host sees it as the root of the tree.
-// Cgroups of processes that have ended are removed.
+// makeCgroup makes the cgroup of the host's processes, which is the root of the tree in the host.
+// It also removes cgroups of lab processes that have ended.
 func (h *Host) makeCgroup() error {
 	tree, err := CgroupTree()
 	if err != nil || tree == "" {
@@ -48,7 +49,7 @@ func (h *Host) makeCgroup() error {
 		if m := groupName.FindStringSubmatch(e.Name()); m != nil {
 			if pid, err := strconv.Atoi(m[1]); err == nil &&
 				errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
-				_ = os.Remove(filepath.Join(tree, e.Name())) // refused while it has processes
+				_ = os.Remove(filepath.Join(tree, e.Name())) // fails while it has processes
 			}
 		}
 	}
@@ -69,14 +70,14 @@ func (h *Host) makeCgroup() error {
 	}
 }
 
-// joinCgroup makes a process that attr starts begin in the host's cgroup.
+// joinCgroup sets attr so that the process starts in the host's cgroup.
 func (h *Host) joinCgroup(attr *syscall.SysProcAttr) {
 	if h.cgroup != nil {
 		attr.UseCgroupFD, attr.CgroupFD = true, int(h.cgroup.Fd())
 	}
 }
 
-// removeCgroup removes it once the last process in it is reaped.
+// removeCgroup waits until the last process in the host's cgroup is reaped, and removes the cgroup.
 func (h *Host) removeCgroup() error {
 	if h.cgroup == nil {
 		return nil

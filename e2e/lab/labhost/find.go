@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// Processes finds the running processes of the host whose program file has that name, by the
-// machine's /proc.
+// Processes returns the running processes of the host whose program file is called name. It finds
+// them in the machine's /proc.
 func (h *Host) Processes(name string) ([]*os.Process, error) {
 	mine, err := os.Readlink(h.proc("ns/pid"))
 	if err != nil {
@@ -20,7 +20,7 @@ func (h *Host) Processes(name string) ([]*os.Process, error) {
 
 	var out []*os.Process
 	for _, dir := range dirs {
-		// What cannot be read has ended.
+		// A process whose links cannot be read has ended.
 		ns, err := os.Readlink(dir + "/ns/pid")
 		if err != nil || ns != mine {
 			continue

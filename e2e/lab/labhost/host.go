@@ -21,8 +21,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/netns"
 )
 
-// Host is a set of namespaces of its own (network, mount, PID, UTS, IPC) with
-// one holder process. Its methods may be called from several goroutines.
+// Host is a set of namespaces (network, mount, PID, UTS, IPC) with one holder process. Its methods
+// may be called from several goroutines.
 type Host struct {
 	// Name is the host's name and its host name.
 	Name string
@@ -36,21 +36,22 @@ type Host struct {
 	holder *exec.Cmd
 	stdin  io.Closer
 	exited chan struct{}
-	// started are the processes of Start and StartIn.
+	// started holds the processes of Start and StartIn.
 	startedMu sync.Mutex
 	started   []*Process
-	// that its processes are in; nil where the machine has none of the second version
+	// cgroup is the cgroup of the host's processes; nil if the machine has no cgroup v2 tree.
 	cgroup *os.File
 }
 
-// etcFiles are copied from the machine into a host's /etc: what programs of the
-// machine need to run, and nothing that holds a secret or names the machine.
+// etcFiles are copied from the machine's /etc into a host's /etc. Programs need them to run. They
+// contain no secrets, and do not name the machine.
 var etcFiles = []string{
 	"passwd", "group", "nsswitch.conf", "ld.so.cache", "ld.so.conf", "protocols", "services",
 	"ethertypes", "iproute2", "host.conf", "gai.conf", "localtime",
 }
 
-// Make makes the disk of a Host whose fields are set, unless it exists, and boots the host.
+// Make makes the disk of the host, unless it exists, and boots the host. The exported fields must
+// be set.
 func (h *Host) Make(ctx context.Context) error {
 	if err := h.makeDisk(ctx); err != nil {
 		return fmt.Errorf("host %s: %w", h.Name, err)
@@ -61,7 +62,7 @@ func (h *Host) Make(ctx context.Context) error {
 	return nil
 }
 
-// Disk is the folder of the machine with what survives a reboot.
+// Disk returns the machine's folder with the files of the host that survive a reboot.
 func (h *Host) Disk() string { return filepath.Join(h.Dir, "disk") }
 
 func (h *Host) makeDisk(ctx context.Context) error {
@@ -81,7 +82,7 @@ func (h *Host) makeDisk(ctx context.Context) error {
 		}
 		files = append(files, from)
 	}
-	// Links, not their targets: programs look at their own name.
+	// Copy links as links, because programs check the name by which they were called.
 	links := []string{"-a", "/etc/alternatives"}
 	for _, args := range [][]string{files, links} {
 		out, err := exec.CommandContext(ctx, "cp", append(args, etc)...).CombinedOutput()
@@ -141,7 +142,7 @@ func (h *Host) Boot(ctx context.Context) error {
 	return h.IP(ctx, "link set lo up")
 }
 
-// Halt ends the host and everything in it, its disk excepted. It may be called again.
+// Halt ends the host and everything in it, except its disk. It may be called again.
 func (h *Host) Halt() error {
 	if h.holder == nil {
 		return nil
@@ -153,7 +154,7 @@ func (h *Host) Halt() error {
 		_ = h.holder.Process.Kill()
 		select {
 		case <-h.exited:
-		// the kernel takes a namespace with many links apart when it has time
+		// the kernel removes a namespace with many links slowly
 		case <-time.After(time.Minute):
 			return fmt.Errorf("host %s: holder %d does not end", h.Name, h.holder.Process.Pid)
 		}
@@ -164,16 +165,17 @@ func (h *Host) Halt() error {
 // PID returns the process ID of the holder on the machine.
 func (h *Host) PID() int { return h.holder.Process.Pid }
 
-// proc is a path below /proc of the holder.
+// proc returns a path in the holder's directory of /proc.
 func (h *Host) proc(path string) string {
 	return "/proc/" + strconv.Itoa(h.holder.Process.Pid) + "/" + path
 }
 
-// NetNS is the path of the host's network namespace, valid until it is stopped or rebooted.
+// NetNS returns the path of the host's network namespace. It is valid until the host is stopped or
+// rebooted.
 func (h *Host) NetNS() string { return h.proc("ns/net") }
 
-// Path returns where a path of the host is found on the machine. It is valid until the host is
-// stopped or rebooted.
+// Path returns the path on the machine of a path in the host. It is valid until the host is stopped
+// or rebooted.
 func (h *Host) Path(path string) string { return h.proc("root" + path) }
 
 // Do runs fn on a thread inside the host's network namespace.
@@ -184,7 +186,7 @@ func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.C
 	return h.CommandIn(ctx, h.NetNS(), name, args...)
 }
 
-// CommandIn is Command in the network namespace at the path netns in place of the host's.
+// CommandIn is Command with the network namespace at the path netns instead of the host's.
 func (h *Host) CommandIn(ctx context.Context, netns, name string, args ...string) *exec.Cmd {
 	enter := []string{"--net=" + netns}
 	for _, ns := range [][2]string{{"mount", "mnt"}, {"pid", "pid"}, {"uts", "uts"},
@@ -195,19 +197,20 @@ func (h *Host) CommandIn(ctx context.Context, netns, name string, args ...string
 	cmd.Env = append(os.Environ(), h.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	h.joinCgroup(cmd.SysProcAttr)
-	// The group holds nsenter and the program that it waits for.
+	// The process group consists of nsenter and the program.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 2 * time.Second
 	return cmd
 }
 
-// Exec runs a program in the host and returns its standard output; the error holds what it wrote
-// to its standard error.
+// Exec runs a program in the host and returns its standard output. An error contains its standard
+// error.
 func (h *Host) Exec(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return Output(h.Command(ctx, name, args...))
 }
 
-// Output runs a command; the error names it and holds its standard error.
+// Output runs a command and returns its standard output. An error contains the command line and its
+// standard error.
 func Output(cmd *exec.Cmd) ([]byte, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -226,14 +229,14 @@ func Output(cmd *exec.Cmd) ([]byte, error) {
 	return out, nil
 }
 
-// NetOnly prepares a program in the host's network namespace and no other, so that a process id
-// among its arguments means one of the machine.
+// NetOnly prepares a program in the host's network namespace. It stays in the machine's other
+// namespaces, so that a process id among its arguments means a process of the machine.
 func (h *Host) NetOnly(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "nsenter",
 		append([]string{"--net=" + h.NetNS(), "--", name}, args...)...)
 }
 
-// IP runs lines of ip(8) in the host's network namespace, all or up to the first that is refused.
+// IP runs lines of ip(8) in the host's network namespace. It stops at the first line that fails.
 func (h *Host) IP(ctx context.Context, lines ...string) error {
 	cmd := h.NetOnly(ctx, "ip", "-batch", "-")
 	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
@@ -243,8 +246,8 @@ func (h *Host) IP(ctx context.Context, lines ...string) error {
 	return nil
 }
 
-// Sysctl sets network parameters of the host, such as "net/ipv4/ip_forward", by key and value in
-// turns.
+// Sysctl sets network parameters of the host. Its arguments are alternately keys, such as
+// "net/ipv4/ip_forward", and values.
 func (h *Host) Sysctl(pairs ...string) error {
 	return h.Do(func() error {
 		for i := 0; i+1 < len(pairs); i += 2 {
@@ -256,7 +259,7 @@ func (h *Host) Sysctl(pairs ...string) error {
 	})
 }
 
-// AddrLines returns the lines of ip(8) that assign a link its addresses.
+// AddrLines returns the lines of ip(8) that assign addresses to a link.
 func AddrLines(dev string, addrs []netip.Prefix) []string {
 	var lines []string
 	for _, a := range addrs {
@@ -269,8 +272,8 @@ func AddrLines(dev string, addrs []netip.Prefix) []string {
 	return lines
 }
 
-// Start runs a program in the host until it ends by itself, is signalled to, or the host stops. Its
-// output goes to a file of the artefacts.
+// Start starts a program in the host. It runs until it ends by itself or by a signal, or until the
+// host stops. Its output goes to a file of the artefacts.
 func (h *Host) Start(ctx context.Context, name string, args ...string) (*Process, error) {
 	return h.StartEnv(ctx, nil, name, args...)
 }
@@ -281,7 +284,7 @@ func (h *Host) StartEnv(ctx context.Context, env []string, name string,
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	// Not ctx: the program outlives the call.
+	// The command does not use ctx, because the program outlives the call.
 	cmd := h.Command(context.Background(), name, args...)
 	cmd.Env = append(cmd.Env, env...)
 	p, err := begin(cmd, filepath.Join(h.Dir, "log"), filepath.Base(name), false)
@@ -295,8 +298,8 @@ func (h *Host) StartEnv(ctx context.Context, env []string, name string,
 	return p, nil
 }
 
-// StartIn is Start in the network namespace whose path netns returns. The program's output goes to
-// the folder dir, and what it writes to its standard error to a file of its own.
+// StartIn is Start in the network namespace whose path netns returns. The program's standard output
+// and standard error go to two files in the folder dir.
 func (h *Host) StartIn(netns func() string, dir, name string, args ...string) (*Process, error) {
 	p, err := begin(h.CommandIn(context.Background(), netns(), name, args...), dir,
 		filepath.Base(name), true)
@@ -314,10 +317,10 @@ func (h *Host) note(p *Process) {
 	h.started = append(h.started, p)
 }
 
-// reaping is held while the processes of the hosts of one lab are killed.
+// reaping is held during KillAll, so that only one lab's processes are killed at a time.
 var reaping sync.Mutex
 
-// KillAll ends the processes of hosts.
+// KillAll kills the processes of hosts and waits for their ends.
 func KillAll(hosts ...*Host) {
 	reaping.Lock()
 	defer reaping.Unlock()
@@ -326,10 +329,10 @@ func KillAll(hosts ...*Host) {
 	}
 }
 
-// killAll ends what the host runs, one process after the other. A host that stops with its
-// processes has its init and a nsenter for each reap them at once, and on Linux 6.18 those can wait
-// for each other in d_invalidate for a minute, on all CPUs (proc_invalidate_siblings_dcache,
-// fs/proc/inode.c).
+// killAll kills the host's processes one after the other. If the host's init ended first, it and
+// the nsenter of each process would reap all processes at the same time. On Linux 6.18, these can
+// then wait for each other in d_invalidate for a minute, on all CPUs
+// (proc_invalidate_siblings_dcache in fs/proc/inode.c).
 func (h *Host) killAll() {
 	h.startedMu.Lock()
 	started := h.started
@@ -339,7 +342,7 @@ func (h *Host) killAll() {
 		if p.Running() && p.Signal(syscall.SIGKILL) == nil {
 			select {
 			case <-p.exited:
-			case <-time.After(5 * time.Second): // the host's end kills it again
+			case <-time.After(5 * time.Second): // the end of the host kills it again
 			}
 		}
 	}

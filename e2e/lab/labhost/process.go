@@ -16,22 +16,24 @@ import (
 	"time"
 )
 
-// Process is a program that runs in a host or a pod until it is signalled to end.
+// Process is a program that was started in a host or a pod.
 type Process struct {
-	// Name is the name of the program, with a number when the name was used before.
+	// Name is the name of the program, with a number if the name was used before.
 	Name string
-	// Stdout and Stderr are files of the artefacts; both are the same for programs
+	// Stdout and Stderr are the paths of output files in the artefacts. They are equal for programs
 	// whose output is a log.
 	Stdout, Stderr string
 
 	again func(context.Context) (*Process, error)
-	// handle is by pidfd: it never means another process. enter is its nsenter.
+	// handle is the program. It uses a pidfd, so it never means another process. enter is the
+	// nsenter that started the program.
 	handle, enter *os.Process
 	exited        chan struct{}
 	err           error
 }
 
-// begin starts a prepared command whose first word is nsenter. Output goes to files in dir.
+// begin starts a command whose first word is nsenter. Its output goes to files in dir: two files if
+// split is set, otherwise one.
 func begin(cmd *exec.Cmd, dir, name string, split bool) (*Process, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -64,7 +66,7 @@ func begin(cmd *exec.Cmd, dir, name string, split bool) (*Process, error) {
 		close(p.exited)
 	}()
 
-	// nsenter forks once, for the PID namespace; the child is the program.
+	// nsenter forks once, to enter the PID namespace. Its child is the program.
 	children := fmt.Sprintf("/proc/%d/task/%d/children", cmd.Process.Pid, cmd.Process.Pid)
 	err = Until(context.Background(), 5*time.Second, func() error {
 		select {
@@ -91,7 +93,7 @@ func begin(cmd *exec.Cmd, dir, name string, split bool) (*Process, error) {
 	return p, nil
 }
 
-// createLog makes a new file name.log, name-2.log and so on.
+// createLog creates the first file of name.log, name-2.log and so on that does not exist.
 func createLog(dir, name string) (*os.File, error) {
 	for i := 1; ; i++ {
 		path := filepath.Join(dir, name+".log")
@@ -106,7 +108,7 @@ func createLog(dir, name string) (*os.File, error) {
 	}
 }
 
-// PID returns the process's ID on the machine, or 0 when it ended before it was seen.
+// PID returns the process id on the machine, or 0 if the process ended before its id was read.
 func (p *Process) PID() int {
 	if p.handle == nil {
 		return 0
@@ -114,7 +116,7 @@ func (p *Process) PID() int {
 	return p.handle.Pid
 }
 
-// Signal sends a signal; to a process that has ended it does nothing.
+// Signal sends a signal. It does nothing if the process has ended.
 func (p *Process) Signal(s syscall.Signal) error {
 	if p.handle == nil {
 		return nil
@@ -123,13 +125,14 @@ func (p *Process) Signal(s syscall.Signal) error {
 		return fmt.Errorf("signal %s: %w", p.Name, err)
 	}
 	if s == syscall.SIGCONT || s == syscall.SIGKILL {
-		// nsenter stops itself when its program is stopped, and then nothing reaps the program.
+		// nsenter stops itself when the program is stopped. Continue it, so that it can reap the
+		// program.
 		_ = p.enter.Signal(syscall.SIGCONT)
 	}
 	return nil
 }
 
-// Wait waits for the end and returns its error: nil for exit status 0.
+// Wait waits until the process ends and returns its error, which is nil for exit status 0.
 func (p *Process) Wait(ctx context.Context) error {
 	select {
 	case <-p.exited:
@@ -149,7 +152,7 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Kill ends it with SIGKILL and waits.
+// Kill sends SIGKILL and waits until the process has ended.
 func (p *Process) Kill(ctx context.Context) error {
 	if err := p.Signal(syscall.SIGKILL); err != nil {
 		return err
@@ -162,7 +165,8 @@ func (p *Process) Kill(ctx context.Context) error {
 	return err
 }
 
-// Term ends it with SIGTERM and waits; its own exit status is the error.
+// Term sends SIGTERM and waits until the process has ended. It returns an error unless the exit
+// status is 0.
 func (p *Process) Term(ctx context.Context) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -170,7 +174,8 @@ func (p *Process) Term(ctx context.Context) error {
 	return p.Wait(ctx)
 }
 
-// Restart starts the same program again with the same arguments, after it has ended.
+// Restart starts the same program with the same arguments again. It returns an error if the process
+// still runs.
 func (p *Process) Restart(ctx context.Context) (*Process, error) {
 	if p.Running() {
 		return nil, fmt.Errorf("restart %s: it still runs", p.Name)
@@ -178,7 +183,7 @@ func (p *Process) Restart(ctx context.Context) (*Process, error) {
 	return p.again(ctx)
 }
 
-// WaitLine waits until a line with that text is in the output.
+// WaitLine waits until the output contains text.
 func (p *Process) WaitLine(ctx context.Context, text string, timeout time.Duration) error {
 	err := Until(ctx, timeout, func() error {
 		b, err := os.ReadFile(p.Stdout)
@@ -214,10 +219,10 @@ func (p *Process) Result(ctx context.Context, v any) error {
 	return nil
 }
 
-// errStatus0 is the end of a program that was not expected to end, without an error of its own.
+// errStatus0 is the error of a program that ended unexpectedly, with exit status 0.
 var errStatus0 = errors.New("exit status 0")
 
-// Ended is how a process ended that was not expected to, never nil.
+// Ended returns the error of a process that ended unexpectedly. It is never nil.
 func (p *Process) Ended() error {
 	if p.err == nil {
 		return errStatus0
@@ -225,7 +230,7 @@ func (p *Process) Ended() error {
 	return p.err
 }
 
-// Tail is the end of what it wrote to its standard error.
+// Tail returns the last 2,000 bytes of the standard error.
 func (p *Process) Tail() string {
 	b, _ := os.ReadFile(p.Stderr)
 	if len(b) > 2000 {

@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// runTime is the layout of the beginning of a run's folder: when it began, UTC. The id of the
-	// process and, from the second in a millisecond on, a number follow.
+	// runTime is the layout of the time with which the name of a run's folder begins, in UTC. The
+	// process id follows and, if the name exists, a number.
 	runTime = "20060102-150405.000"
-	// keptRuns is how many runs of processes that have ended keep their artefacts.
+	// keptRuns is the number of processes whose artefacts are kept after their end.
 	keptRuns = 5
 )
 
-// runName matches the folder names that NewRun makes; nothing else is ever pruned.
+// runName matches the folder names of NewRun. No other folder is pruned.
 var runName = regexp.MustCompile(`^\d{8}-\d{6}\.\d{3}-(\d+)(-\d+)?$`)
 
-// NewRun makes a folder below base for the artefacts of a run. It removes the folders of old runs,
-// except the last few and the folders of live processes.
+// NewRun makes a folder in base for the artefacts of a run. It removes the folders of old runs,
+// except the last few and the folders of running processes.
 func NewRun(base string) (string, error) {
 	if err := os.MkdirAll(base, 0o755); err != nil {
 		return "", err
@@ -45,8 +45,8 @@ func NewRun(base string) (string, error) {
 	}
 }
 
-// prune removes the folders of runs in base. It keeps the folders of the last keep processes and of
-// live processes. Other processes may prune at the same time.
+// prune removes the folders of runs in base. It keeps the folders of the last keep processes, and
+// of all running processes. Other processes may prune at the same time.
 func prune(base string, keep int) error {
 	entries, err := os.ReadDir(base) // by name, so the oldest first
 	if err != nil {
@@ -69,7 +69,7 @@ func prune(base string, keep int) error {
 	return errors.Join(errs...)
 }
 
-// lives reports whether a process with that id is there.
+// lives reports whether a process with this id exists.
 func lives(pid string) bool {
 	id, err := strconv.Atoi(pid)
 	return err != nil || !errors.Is(unix.Kill(id, 0), unix.ESRCH)

@@ -2,5 +2,6 @@
 // echo servers, connections that stay open, one-way datagrams, and requests to servers that answer
 // with their names. Each program ends with a report of what arrived.
 //
-// It knows a Place alone, which runs a program. Start reading at Send and TakeCensus.
+// It depends only on the interface Place, which runs programs. Start reading at Send and
+// TakeCensus.
 package traffic

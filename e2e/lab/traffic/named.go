@@ -13,8 +13,8 @@ import (
 // NamePort is the first port of Named.
 const NamePort = 7010
 
-// Named starts a server that answers with its name, over TCP and UDP, at count ports from NamePort
-// on, and waits until it listens. With more than one port the answer is name:port.
+// Named starts a server that answers requests over TCP and UDP with its name, and waits until it
+// listens. It listens on count ports from NamePort on. With several ports, the answer is name:port.
 func Named(ctx context.Context, at Place, name string, count int) (*labhost.Process, error) {
 	return startTool(ctx, at, "listening", "name-serve", "--name", name,
 		"--port", fmt.Sprint(NamePort), "--count", fmt.Sprint(count))
@@ -25,21 +25,21 @@ type Question struct {
 	// Proto is "tcp" or "udp"; empty means TCP.
 	Proto string
 	To    netip.AddrPort
-	// Count is the number of requests, 30 when 0; each has a socket of its own. Keep has one socket
-	// and sends requests until it is ended.
+	// Count is the number of requests of TakeCensus; 0 means 30. Each request has a new socket.
+	// Keep uses one socket and sends requests until it is ended.
 	Count int
-	// Timeout is for each, 1 s when 0; Pause is between two.
+	// Timeout bounds each request; 0 means 1 s. Pause is the time between two requests.
 	Timeout, Pause time.Duration
 	// FromPort is the source port of the requests; 0 means any.
 	FromPort int
-	// Unconnected is a UDP socket without a peer of its own, for Keep.
+	// Unconnected makes Keep use a UDP socket that is not connected.
 	Unconnected bool
-	// Egress sends the lab's EgressCanary instead of Canary: what comes from outside is in clear as
-	// far as the node.
+	// Egress sends the lab's EgressCanary instead of Canary, because requests from outside reach
+	// the node in clear.
 	Egress bool
 }
 
-// args returns the arguments of the tool that its commands share.
+// args returns the arguments that all tools for a Question have.
 func (q Question) args(from Place) []string {
 	canary := from.Kit().Canary
 	if q.Egress {
@@ -51,20 +51,21 @@ func (q Question) args(from Place) []string {
 
 // Census counts the servers that answered.
 type Census struct {
-	// Names counts the answers by server, Sources by the address that the server saw.
+	// Names counts the answers by the server's name. Sources counts them by the source address that
+	// the server saw.
 	Names   map[string]int `json:"names"`
 	Sources map[string]int `json:"sources"`
-	// Failed are those without an answer, Refused those among them that were refused; Error is the
-	// first.
+	// Failed counts the requests without an answer. Refused counts the failed requests whose
+	// connection was refused. Error is the first error.
 	Failed  int    `json:"failed"`
 	Refused int    `json:"refused"`
 	Error   string `json:"error"`
-	// SlowestMillis is the longest that one took, answered or not.
+	// SlowestMillis is the duration of the slowest request, answered or not.
 	SlowestMillis float64 `json:"slowestMillis"`
 }
 
-// TakeCensus sends the requests, until all are sent or three had no answer, and counts the servers
-// that answered. It is not an error if none did.
+// TakeCensus sends requests and counts the servers that answered. It ends after q.Count requests,
+// or after three requests without an answer. Missing answers are not an error.
 func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
 	args := append([]string{"name-count", "--count", fmt.Sprint(orElse(q.Count, 30)),
 		"--timeout", orElse(q.Timeout, time.Second).String(), "--pause", q.Pause.String()},
@@ -80,9 +81,9 @@ func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
 	return c, nil
 }
 
-// Keep sends requests over one socket, again and again, and waits for the first answer. A line "now
-// NAME" reports that another server answers. End it with Process.Result into a Kept, which fails
-// when a TCP connection did not live.
+// Keep starts a program that sends requests over one socket until it is ended, and waits for the
+// first answer. The program prints a line "now NAME" when another server answers. End it with
+// Process.Result into a Kept, which returns an error if a TCP connection broke.
 func Keep(ctx context.Context, from Place, q Question) (*labhost.Process, error) {
 	args := append([]string{"name-keep"}, q.args(from)...)
 	if q.Unconnected {
@@ -97,17 +98,19 @@ type Kept struct {
 	Unanswered uint64 `json:"unanswered"`
 	// Error is the error of the first request without an answer.
 	Error string `json:"error"`
-	// Aborted is how often a connected UDP socket was taken away from the program and made again.
+	// Aborted counts how often the kernel aborted a connected UDP socket and the program opened a
+	// new one.
 	Aborted uint64 `json:"aborted"`
-	// Names are the servers that answered, one after the other.
+	// Names are the servers that answered, in their order.
 	Names []string `json:"names"`
 	// MaxGapMillis is the longest time between two answers.
 	MaxGapMillis float64 `json:"maxGapMillis"`
 }
 
-// KeepAPI holds idle connections to the API servers by their service. It makes new ones beside
-// them, 20 per second, and waits until the former are established. A line "closed N" reports that
-// the N-th of them has ended. End it with Process.Result into a KeptAPI.
+// KeepAPI starts a program that holds idle connections to the API servers by their service, and
+// waits until these are established. The program also opens 20 new connections per second. It
+// prints a line "closed N" when the N-th of the held connections has ended. End it with
+// Process.Result into a KeptAPI.
 func KeepAPI(ctx context.Context, from Place, to netip.AddrPort, hold int) (*labhost.Process,
 	error) {
 	return startTool(ctx, from, "open", "tls-hold", "--to", to.String(), "--ca",
@@ -116,11 +119,10 @@ func KeepAPI(ctx context.Context, from Place, to netip.AddrPort, hold int) (*lab
 
 // KeptAPI is the result of KeepAPI. Times are milliseconds since 1970.
 type KeptAPI struct {
-	// Opened is how many connections were held, Closed when those ended that did.
+	// Opened is the number of held connections. Closed holds the times at which some of them ended.
 	Opened int     `json:"opened"`
 	Closed []int64 `json:"closed"`
-	// Asked is the number of new connections beside them, Failed the times at which failing ones
-	// began.
+	// Asked is the number of new connections. Failed holds the start times of those that failed.
 	Asked  int     `json:"asked"`
 	Failed []int64 `json:"failed"`
 }

@@ -22,22 +22,22 @@ const (
 type Place interface {
 	Command(ctx context.Context, name string, args ...string) *exec.Cmd
 	Start(ctx context.Context, name string, args ...string) (*labhost.Process, error)
-	// Kit is what the tools need there.
+	// Kit returns the paths and canaries that tools in the place need.
 	Kit() Kit
-	// String is its name.
+	// String returns the name of the place.
 	String() string
 }
 
-// CanaryEnv names the environment variable that holds veil-tools' canary.
+// CanaryEnv is the environment variable with the canary of veil-tools.
 const CanaryEnv = "LAB_CANARY"
 
-// Kit is what the tools of a lab need.
+// Kit holds the paths and canaries that the tools of a lab need.
 type Kit struct {
 	// Tools is the path of veil-tools.
 	Tools string
 	// Canary and EgressCanary are the lab's fields of the same names.
 	Canary, EgressCanary string
-	// Authority is the path of the certificate authority on nodes.
+	// Authority is the path of the certificate authority's certificate on nodes.
 	Authority string
 }
 
@@ -46,16 +46,16 @@ func Echo(ctx context.Context, at Place) (*labhost.Process, error) {
 	return startTool(ctx, at, "listening", "echo-serve", "--listen", fmt.Sprintf(":%d", EchoPort))
 }
 
-// Exchange is a number of messages that Send sends.
+// Exchange configures Send.
 type Exchange struct {
 	// Proto is "tcp" or "udp"; empty means TCP.
 	Proto string
-	// To is the address of a host with Echo; Port is EchoPort when 0.
+	// To is the address of a host with an Echo server, and Port its port. 0 means EchoPort.
 	To   netip.Addr
 	Port int
-	// Count of messages, 10 when 0, of Size bytes each, 200 when 0.
+	// Count is the number of messages; 0 means 10. Size is the bytes per message; 0 means 200.
 	Count, Size int
-	// Timeout for the whole, 5 s when 0.
+	// Timeout bounds the complete exchange; 0 means 5 s.
 	Timeout time.Duration
 	// Egress makes the payload carry the lab's EgressCanary instead of Canary.
 	Egress bool
@@ -70,7 +70,8 @@ type Sent struct {
 	Local    string  `json:"local"`
 }
 
-// Send sends messages to an echo server and fails unless every one came back unchanged.
+// Send sends messages to an echo server. It returns an error unless every message came back
+// unchanged.
 func Send(ctx context.Context, from Place, x Exchange) (Sent, error) {
 	if x.Proto == "" {
 		x.Proto = "tcp"
@@ -93,8 +94,9 @@ func Send(ctx context.Context, from Place, x Exchange) (Sent, error) {
 	return s, err
 }
 
-// Hold starts one TCP connection with numbered records to an echo server and waits until it is
-// open. End it with Process.Result into a Held, which fails when the connection did not live.
+// Hold opens a TCP connection to an echo server and sends numbered records on it until it is ended.
+// It returns when the connection is open. End it with Process.Result into a Held, which returns an
+// error if the connection broke.
 func Hold(ctx context.Context, from Place, to netip.Addr) (*labhost.Process, error) {
 	return startTool(ctx, from, "connected", "tcp-hold", "--to", target(to, EchoPort))
 }
@@ -105,12 +107,14 @@ type Held struct {
 	MaxGapMillis float64 `json:"maxGapMillis"`
 }
 
-// Sink starts a receiver of one-way UDP at SinkPort; end it with Process.Result into a Drained.
+// Sink starts a receiver of one-way UDP datagrams at SinkPort. End it with Process.Result into a
+// Drained.
 func Sink(ctx context.Context, at Place) (*labhost.Process, error) {
 	return startTool(ctx, at, "listening", "udp-count", "--listen", fmt.Sprintf(":%d", SinkPort))
 }
 
-// Drained is the result of Sink: Missing counts numbers below the highest that never came.
+// Drained is the result of Sink. Missing counts the datagrams with lower numbers than Highest that
+// did not arrive.
 type Drained struct {
 	Received     uint64  `json:"received"`
 	Highest      uint64  `json:"highest"`
@@ -118,15 +122,15 @@ type Drained struct {
 	MaxGapMillis float64 `json:"maxGapMillis"`
 }
 
-// Source starts one-way UDP to a Sink, a datagram each interval (5 ms when 0).
+// Source starts to send UDP datagrams to a Sink, one per interval; 0 means 5 ms.
 func Source(ctx context.Context, from Place, to netip.Addr,
 	interval time.Duration) (*labhost.Process, error) {
 	return startTool(ctx, from, "sending", "udp-send", "--to", target(to, SinkPort), "--interval",
 		orElse(interval, 5*time.Millisecond).String())
 }
 
-// Try starts tries to reach echo servers at EchoPort, over TCP and UDP, each by a new socket. End
-// it with Process.Result into a []Tried.
+// Try starts a program that tries to reach the echo servers at EchoPort again and again, over TCP
+// and UDP. Each try has a new socket. End it with Process.Result into a []Tried.
 func Try(ctx context.Context, from Place, to ...netip.Addr) (*labhost.Process, error) {
 	var targets []string
 	for _, addr := range to {
@@ -135,8 +139,8 @@ func Try(ctx context.Context, from Place, to ...netip.Addr) (*labhost.Process, e
 	return startTool(ctx, from, "tried", "echo-try", "--to", strings.Join(targets, ","))
 }
 
-// Tried is the result of Try for one protocol and address: how many tries are over, and how many of
-// them were answered.
+// Tried is the result of Try for one protocol and address: the number of completed tries, and how
+// many of them were answered.
 type Tried struct {
 	Proto    string `json:"proto"`
 	To       string `json:"to"`
@@ -144,16 +148,16 @@ type Tried struct {
 	Answered uint64 `json:"answered"`
 }
 
-// Carry starts a UDP flow and a TCP connection, both to an Echo, and returns once both were
-// answered. They keep their ports, regardless of the server. End it with Process.Result into a
-// []Carried.
+// Carry starts a UDP flow and a TCP connection to an Echo server, and returns when both were
+// answered. Both keep their source ports, even if the server does not answer. End it with
+// Process.Result into a []Carried.
 func Carry(ctx context.Context, from Place, to netip.Addr) (*labhost.Process, error) {
 	return startTool(ctx, from, `"answered":1`, "echo-flow", "--to", target(to, EchoPort),
 		"--report", "100ms")
 }
 
-// Carried is the result of Carry for one protocol: how many records were sent, and how many of them
-// were answered.
+// Carried is the result of Carry for one protocol: the number of records that were sent, and how
+// many of them were answered.
 type Carried struct {
 	Proto    string `json:"proto"`
 	Sent     uint64 `json:"sent"`
