@@ -2,12 +2,12 @@
 // (e2e/lab): encryption, the guard, forged objects and packets, narrow paths, and the life of a
 // node from its installation to its removal. It has tests only.
 //
-// Each case starts a lab, whose leak oracle reads every port of the bridge, and ends with what the
-// oracle saw. A case that needs the plaintext of a control run makes it first: an oracle that finds
-// none there proves nothing.
+// Each case starts a lab, whose leak oracle reads every port of the bridge, and ends with a check
+// of the oracle's result. Some cases first make a control run with plaintext. If the oracle does
+// not find this plaintext, its result proves nothing.
 //
-// It is larger than most packages: its cases share the flows, the flushes and the search for
-// secrets. What other packages need too is in nodetest.
+// It is larger than most packages, because its cases share the flows, the flushes and the search
+// for secrets. Code that other packages need too is in nodetest.
 //
 // Start reading at veil_test.go; ../../README.md lists which promise each test holds.
 package network

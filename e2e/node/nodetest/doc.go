@@ -1,8 +1,8 @@
 // Package nodetest holds what the test packages of e2e/node share: making labs, and the steps that
 // most of their cases are made of. It is imported by tests only.
 //
-// Its functions end the test when they fail, unless their comments differ. Functions that wait have
-// a limit. A step that only one of the packages needs stays there.
+// If a function fails, it ends the test, unless its comment differs. Functions that wait have a
+// time limit. A step that only one package needs stays in that package.
 //
 // Start reading at NewLab.
 package nodetest

@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 )
 
-// Datagram is a UDP packet in an Ethernet frame, as a program with a raw socket would write it.
-// From and To are of the frame, Src and Dst of the packet; both of these are of one family.
+// Datagram is a UDP packet in an Ethernet frame, for a raw socket. From and To are the addresses of
+// the frame. Src and Dst are the addresses of the packet and have the same family.
 type Datagram struct {
 	From, To         net.HardwareAddr
 	Src, Dst         netip.Addr
@@ -27,7 +27,7 @@ type Datagram struct {
 	Payload          []byte
 }
 
-// Frame returns its bytes, with checksums that a host believes.
+// Frame returns the bytes of the frame, with correct checksums.
 func (d Datagram) Frame() []byte {
 	udp := binary.BigEndian.AppendUint16(nil, d.SrcPort)
 	udp = binary.BigEndian.AppendUint16(udp, d.DstPort)
@@ -52,8 +52,9 @@ func (d Datagram) Frame() []byte {
 	return append(append(append(frame, 0x86, 0xdd), head...), udp...)
 }
 
-// TooBig returns the frame that reports to the sender, as if router had sent it, that the datagram
-// is too big for a path (RFC 1191, RFC 4443 section 3.2). From and To are of that frame.
+// TooBig returns a frame with an ICMP error from router to the sender of the datagram. It reports
+// that the datagram is larger than mtu (RFC 1191, RFC 4443 section 3.2). The frame has the
+// addresses From and To.
 func (d Datagram) TooBig(router netip.Addr, mtu uint16) []byte {
 	quoted := d
 	quoted.From, quoted.To = make(net.HardwareAddr, 6), make(net.HardwareAddr, 6)
@@ -98,7 +99,7 @@ func Checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// Inject sends frames out of a link of a place as they are.
+// Inject sends frames unchanged on a link of a place.
 func Inject(ctx context.Context, t *testing.T, at traffic.Place, link string, frames ...[]byte) {
 	t.Helper()
 	root, err := buildtree.Root()
@@ -115,8 +116,8 @@ func Inject(ctx context.Context, t *testing.T, at traffic.Place, link string, fr
 	}
 }
 
-// Counted waits until got returns at least want: a packet that was sent may still wait for its turn
-// at the receiver.
+// Counted waits until got returns at least want, because the receiver may handle a sent packet
+// later.
 func Counted(ctx context.Context, t *testing.T, want uint64, got func() uint64) {
 	t.Helper()
 	err := lab.Until(ctx, 5*time.Second, func() error {
@@ -130,7 +131,8 @@ func Counted(ctx context.Context, t *testing.T, want uint64, got func() uint64) 
 	}
 }
 
-// LinkOf returns the hardware address and the MTU of a link in a place. A TUN has a nil address.
+// LinkOf returns the hardware address and the MTU of a link in a place. The address of a TUN device
+// is nil.
 func LinkOf(ctx context.Context, t *testing.T, at traffic.Place, link string) (net.HardwareAddr,
 	int) {
 	t.Helper()
@@ -144,12 +146,12 @@ func LinkOf(ctx context.Context, t *testing.T, at traffic.Place, link string) (n
 	}
 	hw, err := net.ParseMAC(links[0].Address)
 	if err != nil {
-		hw = nil // a TUN has none
+		hw = nil // a TUN device has no address
 	}
 	return hw, links[0].MTU
 }
 
-// GatewayOf returns the hardware address behind which a pod's node is.
+// GatewayOf returns the hardware address to which a pod sends packets for its node.
 func GatewayOf(ctx context.Context, t *testing.T, p *lab.Pod) net.HardwareAddr {
 	t.Helper()
 	var neighbours []struct {
@@ -166,7 +168,7 @@ func GatewayOf(ctx context.Context, t *testing.T, p *lab.Pod) net.HardwareAddr {
 	return hw
 }
 
-// IPJSON runs ip(8) with -j in a place and decodes what it prints into v.
+// IPJSON runs ip(8) with -j in a place and decodes its output into v.
 func IPJSON(ctx context.Context, t *testing.T, at traffic.Place, v any, args ...string) {
 	t.Helper()
 	out, err := at.Command(ctx, "ip", append([]string{"-j"}, args...)...).Output()

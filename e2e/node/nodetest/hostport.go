@@ -14,7 +14,8 @@ import (
 // HostPortOfPod is the port of a node at which PodWithHostPort publishes a pod.
 const HostPortOfPod = 18080
 
-// PodWithHostPort returns a pod with an echo server that its node publishes at HostPortOfPod.
+// PodWithHostPort returns a new pod with an echo server. Its node publishes the server at
+// HostPortOfPod.
 func PodWithHostPort(ctx context.Context, t *testing.T, n *lab.Node) *lab.Pod {
 	t.Helper()
 	var ports []lab.PortMapping
@@ -30,13 +31,13 @@ func PodWithHostPort(ctx context.Context, t *testing.T, n *lab.Node) *lab.Pod {
 	return p
 }
 
-// HostPort checks that a pod is reached at a port of its node from outside and from another pod,
-// over both families, and that it does not reach the loopback of the node.
+// HostPort checks that a host port of a pod can be reached from outside and from another pod, in
+// all address families. It also checks that the pod cannot reach the node's loopback.
 func HostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 	n := l.Nodes()[0]
 	p := PodWithHostPort(ctx, t, n)
 
-	// Netfilter turns what it sends to another pod of the node, and has to turn the answers.
+	// A pod of the same node: netfilter translates its packets and must also translate the answers.
 	near := AddPod(ctx, t, n, "near")
 
 	for _, to := range n.Addrs {
@@ -59,8 +60,8 @@ func HostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 }
 
-// loopback checks that a pod with host ports, whose link has route_localnet, does not reach
-// 127.0.0.1 of its node.
+// loopback checks that a pod with host ports cannot reach 127.0.0.1 of its node, although its link
+// has route_localnet.
 func loopback(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	t.Helper()
 	sink := Sink(ctx, t, p.Node)
@@ -77,7 +78,8 @@ func loopback(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	}
 }
 
-// Bandwidth checks that the limit of a pod is kept. It sends from another pod, which has none.
+// Bandwidth checks that packets to a pod with a bandwidth limit keep to it. It sends from another
+// pod, which has no limit.
 func Bandwidth(ctx context.Context, t *testing.T, l *lab.Lab, from *lab.Pod) {
 	const rate, bytes = 8e6, 3 << 20
 	p, err := l.Nodes()[0].AddPod(ctx, "slow",

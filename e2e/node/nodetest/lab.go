@@ -9,15 +9,15 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// limit is how long a test may use its lab.
+// limit bounds the time for which a test uses its lab.
 const limit = 6 * time.Minute
 
-// controls has the control planes that labs of this process use one after the other.
+// controls holds the control planes that labs of this process use one after the other.
 var controls lab.Pool
 
-// NewLab makes a lab that is removed at the end of the test, and a context for it. From here on the
-// test runs beside others: labs cannot see each other, and most of their time is waiting. It waits
-// for its turn, see WaitTurn.
+// NewLab returns a lab that is removed at the end of the test, and a context with its time limit.
+// It makes the test parallel, because labs cannot see each other and mostly wait. It first waits
+// for a slot, see WaitTurn.
 func NewLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
 	t.Helper()
 	t.Parallel()
@@ -31,7 +31,8 @@ func NewLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
 	return newLab(t, opts, limit)
 }
 
-// AloneLab is NewLab for a test that called Alone, and for subtests of it that are not parallel.
+// AloneLab is NewLab for a test that called Alone, and for its subtests. It does not make the test
+// parallel.
 func AloneLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
 	t.Helper()
 	if !labs.isAlone(t.Name()) {
@@ -40,7 +41,7 @@ func AloneLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
 	return LongLab(t, opts, limit)
 }
 
-// LongLab is NewLab with another limit. It leaves to the caller whether the test is parallel.
+// LongLab is NewLab with another time limit. It does not make the test parallel.
 func LongLab(t *testing.T, opts lab.Options, limit time.Duration) (context.Context, *lab.Lab) {
 	t.Helper()
 	WaitTurn(t)
@@ -62,8 +63,8 @@ func newLab(t *testing.T, opts lab.Options, limit time.Duration) (context.Contex
 		if err != nil {
 			t.Error(err)
 		}
-		// A test that failed before NoLeaks may hide a frame in clear. hack/testsummary runs it
-		// again only if the oracle found nothing.
+		// A test that fails before NoLeaks does not report a frame in clear. Log it here, because
+		// hack/testsummary repeats a failed test only if the oracle found nothing.
 		if t.Failed() && result.Findings() > 0 {
 			t.Log(result.Err())
 		}
@@ -71,7 +72,7 @@ func newLab(t *testing.T, opts lab.Options, limit time.Duration) (context.Contex
 	return ctx, l
 }
 
-// NoLeaks ends the lab and fails when the oracle reports anything.
+// NoLeaks ends the lab and fails the test if the oracle reports a finding.
 func NoLeaks(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	result, err := l.Finish()

@@ -13,16 +13,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// Link-local addresses: where clouds serve metadata, and where NodeLocal DNSCache listens.
+// Link-local addresses: the metadata server of clouds, and NodeLocal DNSCache.
 const (
 	metadata  = "169.254.169.254"
 	nodeCache = "169.254.20.10"
 )
 
-// LinkLocal checks that a pod reaches link-local addresses of its own node, and outside the node
-// only the cloud's metadata, if open is true. The node and the host outside need echo servers; the
-// latter has all of these addresses. The oracle allows only metadata: a frame to another address is
-// a leak.
+// LinkLocal checks that a pod reaches link-local addresses of its own node. Outside the node, it
+// must reach only the cloud's metadata server, and only if open is true. The node and the host
+// Outside need echo servers; Outside has all of these addresses. The oracle reports frames to other
+// link-local addresses as leaks.
 func LinkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, open bool) {
 	t.Helper()
 	l.Oracle.Update(func(r *leak.Rules) {
@@ -38,7 +38,7 @@ func LinkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, open b
 		t.Helper()
 		protos := []string{"tcp", "udp"}
 		if a == metadata {
-			protos = protos[:1] // the server outside answers datagrams from another address
+			protos = protos[:1] // TCP only: the server answers datagrams from another address
 		}
 		for _, proto := range protos {
 			_, err := traffic.Send(ctx, p, traffic.Exchange{Proto: proto,
@@ -51,7 +51,7 @@ func LinkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, open b
 
 	reach(metadata, open)
 	reach(abi.PodGateway4, false)
-	// The tunnels' address belongs to the node, where a program may answer.
+	// Ignore the result: the tunnels' address belongs to the node, where a program may answer.
 	_, _ = traffic.Send(ctx, p, traffic.Exchange{To: netip.MustParseAddr(abi.TunnelAddress4),
 		Timeout: time.Second})
 
@@ -68,8 +68,8 @@ func LinkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, open b
 	sendToNoHost(ctx, t, l, p)
 }
 
-// sendToNoHost sends from a pod to IPv6 addresses that no host has outside its link, as a program
-// with a raw socket can.
+// sendToNoHost sends frames from a pod to IPv6 addresses that are never valid outside a link, as a
+// program with a raw socket can.
 func sendToNoHost(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	t.Helper()
 	if !p.Addr(true).IsValid() {

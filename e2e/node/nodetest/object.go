@@ -16,7 +16,7 @@ func Apply(ctx context.Context, l *lab.Lab, o *unstructured.Unstructured) error 
 	return apply(ctx, l, o, nil)
 }
 
-// DryApply lets the API server judge an object by server-side apply without keeping it.
+// DryApply applies an object with dry run: the API server checks it and does not store it.
 func DryApply(ctx context.Context, l *lab.Lab, o *unstructured.Unstructured) error {
 	return apply(ctx, l, o, []string{metav1.DryRunAll})
 }

@@ -19,7 +19,7 @@ import (
 // Shop is the namespace of pods that policies select.
 const Shop = "shop"
 
-// AllowClients lets the pods of an app, and no others, reach the server.
+// AllowClients makes a policy that lets only the pods of an app reach the server.
 func AllowClients(ctx context.Context, t *testing.T, l *lab.Lab, app string) {
 	t.Helper()
 	policies := l.Control.Client.NetworkingV1().NetworkPolicies(Shop)
@@ -39,13 +39,13 @@ func AllowClients(ctx context.Context, t *testing.T, l *lab.Lab, app string) {
 	}
 }
 
-// podNumber is the number of the last pod; tests that run at once share it.
+// podNumber is the number of the last pod. Parallel tests share it.
 var podNumber atomic.Int64
 
-// PodName returns a name for a pod of an app that no other pod has.
+// PodName returns a new, unique name for a pod of an app.
 func PodName(app string) string { return fmt.Sprintf("%s-%d", app, podNumber.Add(1)) }
 
-// StartPod makes a pod of an app, see lab.Node.RunPod.
+// StartPod makes a pod of an app in Shop, see lab.Node.RunPod.
 func StartPod(ctx context.Context, t *testing.T, n *lab.Node, app string) *lab.Pod {
 	t.Helper()
 	p, err := n.RunPod(ctx, Shop, PodName(app), map[string]string{"app": app})
@@ -55,7 +55,7 @@ func StartPod(ctx context.Context, t *testing.T, n *lab.Node, app string) *lab.P
 	return p
 }
 
-// WaitMembers waits until all pods of a node are judged.
+// WaitMembers waits until policies decide the traffic of all count pods of a node.
 func WaitMembers(ctx context.Context, t *testing.T, n *lab.Node, count int) {
 	t.Helper()
 	WaitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {
@@ -66,7 +66,7 @@ func WaitMembers(ctx context.Context, t *testing.T, n *lab.Node, count int) {
 	})
 }
 
-// Talks sends to echo servers and returns how many answered.
+// Talks sends a message to the echo server of each address in to, and returns how many answered.
 func Talks(ctx context.Context, from traffic.Place, to []netip.Addr) (reached int) {
 	for _, a := range to {
 		if _, err := traffic.Send(ctx, from, traffic.Exchange{Proto: "tcp", To: a, Count: 1,
@@ -77,12 +77,13 @@ func Talks(ctx context.Context, from traffic.Place, to []netip.Addr) (reached in
 	return reached
 }
 
-// allowedWithin bounds how long a machine may have no time for a tunnel: labs that end beside this
-// one keep both CPUs in the kernel for seconds.
+// allowedWithin bounds the time after which an allowed connection must work. When other labs end,
+// they keep both CPUs in the kernel for seconds, so that the tunnel has to wait.
 const allowedWithin = 30 * time.Second
 
-// PolicyAllows judges at once: a forbidden connection must fail directly after a change. An allowed
-// connection may lose a race on a busy machine and is tried again.
+// PolicyAllows checks that all addresses of a pod are reached, or none if want is false. A
+// forbidden connection must fail directly after a change, so it is tried once. An allowed
+// connection may time out on a busy machine, so it is tried again for allowedWithin.
 func PolicyAllows(ctx context.Context, t *testing.T, when string, from traffic.Place, to *lab.Pod,
 	want bool) {
 	t.Helper()
@@ -98,7 +99,7 @@ func PolicyAllows(ctx context.Context, t *testing.T, when string, from traffic.P
 	}
 }
 
-// StartTries lets pods try to reach another all the time.
+// StartTries makes each pod in from try to reach the pod to until NoneAnswered.
 func StartTries(ctx context.Context, t *testing.T, to *lab.Pod,
 	from ...*lab.Pod) (running []*lab.Process) {
 	t.Helper()
@@ -112,7 +113,7 @@ func StartTries(ctx context.Context, t *testing.T, to *lab.Pod,
 	return running
 }
 
-// NoneAnswered ends tries, of which none may have been answered at any moment.
+// NoneAnswered ends the tries of StartTries, and checks that no try was answered.
 func NoneAnswered(ctx context.Context, t *testing.T, running []*lab.Process) {
 	t.Helper()
 	for _, p := range running {
@@ -131,7 +132,7 @@ func NoneAnswered(ctx context.Context, t *testing.T, running []*lab.Process) {
 	}
 }
 
-// PolicyBecomes waits until a change is in force.
+// PolicyBecomes waits until all addresses of to are reached, or none if want is false.
 func PolicyBecomes(ctx context.Context, t *testing.T, from, to *lab.Pod, want bool) {
 	t.Helper()
 	err := lab.Until(ctx, 20*time.Second, func() error {

@@ -20,34 +20,34 @@ import (
 )
 
 const (
-	// starting bounds how many labs start at a time: an API server that starts keeps a processor
-	// busy for seconds, and what others measure meanwhile suffers.
+	// starting bounds how many labs start at the same time. A starting API server keeps a CPU busy
+	// for seconds, which disturbs the measurements of other labs.
 	starting = 2
-	// patience bounds how long a lab waits for other labs. The limit of go test is shorter.
+	// patience bounds how long a lab waits for other labs. The time limit of go test is shorter.
 	patience = time.Hour
 )
 
 // queue orders the labs of all test processes of this machine by files that flock(2) locks. The
 // kernel unlocks the files of a process that has ended.
 //
-// Each lab that runs holds a slot. A test holds the gate while it waits for a slot. A test that runs
-// alone takes the gate, waits until every slot is free, and keeps the gate until a test of the same
-// process takes a slot or NotAlone is called: tests that run alone come first in a process, and no
-// other lab comes between two of them.
+// Each running lab holds a slot. A test holds the gate while it waits for a slot. A test that runs
+// alone takes the gate and waits until every slot is free. It keeps the gate until a test of the
+// same process takes a slot, or until NotAlone is called. Tests that run alone come first in a
+// process, so no other lab runs between two of them.
 type queue struct {
 	dir string
-	// mu is held while a test waits for the gate or for what is behind it: flock(2) does not
-	// exclude two users of one open file.
+	// mu is held while a test waits for the gate or holds it, because flock(2) does not exclude two
+	// goroutines with the same open file.
 	mu   sync.Mutex
 	gate *os.File
-	// alone is the name of the test that runs alone; nil and "" mean that none does.
+	// alone is the name of the test that runs alone. Nil and "" mean that no test runs alone.
 	alone atomic.Pointer[string]
 }
 
 // labs is the queue of this process.
 var labs = queue{dir: os.TempDir()}
 
-// Main is nettest.Run for packages whose tests make labs. Its result is for os.Exit.
+// Main is nettest.Run for packages whose tests make labs. It returns the status for os.Exit.
 func Main(m *testing.M) int {
 	if err := labs.open(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -57,8 +57,8 @@ func Main(m *testing.M) int {
 	return nettest.Run(m, controls.Close)
 }
 
-// Alone makes a test run while no lab of another test does, in this process or another one. It must
-// not be parallel; its subtests may be, and run beside each other. Call it first.
+// Alone makes a test run without labs of other tests, in this and all other processes. Call it
+// first. The test must not be parallel. Its subtests may be parallel, and run beside each other.
 func Alone(t *testing.T) {
 	t.Helper()
 	begin := time.Now()
@@ -71,7 +71,7 @@ func Alone(t *testing.T) {
 	t.Cleanup(func() { labs.setAlone("") })
 }
 
-// NotAlone lets labs of other processes run beside what is left of a test that called Alone.
+// NotAlone lets labs of other processes run beside the rest of a test that called Alone.
 func NotAlone(t *testing.T) {
 	t.Helper()
 	if err := labs.unlockGate(); err != nil {
@@ -79,9 +79,9 @@ func NotAlone(t *testing.T) {
 	}
 }
 
-// WaitTurn waits until a lab may run: fewer than -parallel do on this machine, and no test runs
-// alone. It holds the place until the test ends. A test that NewLab or LongLab makes a lab for has
-// its place; one that runs alone needs none.
+// WaitTurn waits until a lab may run: fewer than -parallel labs run on this machine, and no test
+// runs alone. The lab's slot is held until the test ends. NewLab and LongLab call WaitTurn. It does
+// nothing for a test that runs alone.
 func WaitTurn(t *testing.T) {
 	t.Helper()
 	if labs.isAlone(t.Name()) {
@@ -107,7 +107,7 @@ func logWait(t *testing.T, begin time.Time) {
 	t.Logf("waited %.1f s for other labs", time.Since(begin).Seconds())
 }
 
-// parallel returns how many tests of a package may run at once: the flag -parallel of go test.
+// parallel returns the flag -parallel of go test: how many tests of a package may run in parallel.
 func parallel() (int, error) {
 	if f := flag.Lookup("test.parallel"); f != nil {
 		if n, ok := f.Value.(flag.Getter).Get().(int); ok {
@@ -123,7 +123,8 @@ func (q *queue) open() (err error) {
 	return err
 }
 
-// lockGate waits for the gate; nothing changes if this process has it. q.mu is held.
+// lockGate locks the gate. It returns directly if this process holds the gate. The caller holds
+// q.mu.
 func (q *queue) lockGate() error {
 	if q.gate == nil {
 		return errors.New("the queue of labs is not open: let TestMain call nodetest.Main")
@@ -131,14 +132,14 @@ func (q *queue) lockGate() error {
 	return flock(q.gate, unix.LOCK_EX)
 }
 
-// unlockGate lets go of the gate; nothing changes if this process does not have it.
+// unlockGate unlocks the gate. It does nothing if this process does not hold the gate.
 func (q *queue) unlockGate() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return flock(q.gate, unix.LOCK_UN)
 }
 
-// enter waits for one of n slots and returns its file, locked until it is closed.
+// enter waits for one of n slots and returns its file. The slot is locked until the file is closed.
 func (q *queue) enter(ctx context.Context, n int) (*os.File, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -149,14 +150,14 @@ func (q *queue) enter(ctx context.Context, n int) (*os.File, error) {
 	return slot, errors.Join(err, flock(q.gate, unix.LOCK_UN))
 }
 
-// drain takes the gate, waits until every slot is free, and keeps the gate.
+// drain locks the gate and waits until every slot is free. The gate stays locked.
 func (q *queue) drain() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if err := q.lockGate(); err != nil {
 		return err
 	}
-	// Others may have more slots than we: all files count.
+	// Wait for all slot files, because another process may use more slots than this process.
 	slots, err := filepath.Glob(q.path("slot", "*"))
 	if err != nil {
 		return err
@@ -175,7 +176,7 @@ func (q *queue) drain() error {
 	return nil
 }
 
-// take waits for one of the n files of a kind and returns it, locked until it is closed.
+// take waits for one of the n lock files of a kind and returns it. It is locked until it is closed.
 func (q *queue) take(ctx context.Context, kind string, n int) (taken *os.File, err error) {
 	err = lab.Until(ctx, patience, func() error {
 		for i := range n {
@@ -200,7 +201,7 @@ func (q *queue) path(kind, number string) string {
 
 func (q *queue) setAlone(name string) { q.alone.Store(&name) }
 
-// isAlone reports whether a test is the one that runs alone, or a part of it.
+// isAlone reports whether the test called name, or the test of this subtest, runs alone.
 func (q *queue) isAlone(name string) bool {
 	alone := q.alone.Load()
 	test, _, _ := strings.Cut(name, "/")
@@ -215,7 +216,7 @@ func openLock(path string) (*os.File, error) {
 	return f, nil
 }
 
-// flock is flock(2) that signals do not end.
+// flock calls flock(2), and repeats the call after a signal.
 func flock(f *os.File, how int) error {
 	for {
 		err := unix.Flock(int(f.Fd()), how)

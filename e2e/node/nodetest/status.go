@@ -20,8 +20,8 @@ func NodeStatus(ctx context.Context, t *testing.T, n *lab.Node) telemetry.Status
 	return s
 }
 
-// WaitStatus waits, at most for limit, until wanted returns nil for a node's status, and returns
-// the status.
+// WaitStatus waits for at most limit until wanted returns nil for the node's status, and returns
+// that status.
 func WaitStatus(ctx context.Context, t *testing.T, n *lab.Node, limit time.Duration,
 	wanted func(telemetry.Status) error) telemetry.Status {
 	t.Helper()

@@ -40,7 +40,7 @@ func JoinPrefixes(list []netip.Prefix) string {
 	return strings.Join(out, ",")
 }
 
-// Run runs a program in a place and returns what it prints on both of its outputs.
+// Run runs a program in a place and returns its standard output and standard error together.
 func Run(ctx context.Context, t *testing.T, at traffic.Place, name string, args ...string) string {
 	t.Helper()
 	out, err := at.Command(ctx, name, args...).CombinedOutput()
@@ -86,7 +86,7 @@ func EchoAt(ctx context.Context, t *testing.T, at traffic.Place) {
 	}
 }
 
-// StartProgram starts a program of a node, by its name, as the node's boot does.
+// StartProgram starts a program of a node, such as veild, with the arguments of the node's boot.
 func StartProgram(ctx context.Context, t *testing.T, n *lab.Node, name string) {
 	t.Helper()
 	if _, err := n.StartProgram(ctx, name); err != nil {
@@ -102,7 +102,7 @@ func KillProgram(ctx context.Context, t *testing.T, n *lab.Node, name string) {
 	}
 }
 
-// Reconfigure restarts a node's veild with other settings: each key of its file that is given.
+// Reconfigure changes the given keys of veild's configuration file on a node and restarts veild.
 func Reconfigure(ctx context.Context, t *testing.T, n *lab.Node, settings map[string]any) {
 	t.Helper()
 	path := filepath.Join(n.Disk(), lab.ConfigFile)
@@ -122,26 +122,26 @@ func Reconfigure(ctx context.Context, t *testing.T, n *lab.Node, settings map[st
 	StartProgram(ctx, t, n, "veild")
 }
 
-// Hold starts lab.Hold.
+// Hold calls traffic.Hold.
 func Hold(ctx context.Context, t *testing.T, from traffic.Place, to netip.Addr) *lab.Process {
 	t.Helper()
 	return started(t)(traffic.Hold(ctx, from, to))
 }
 
-// Sink starts lab.Sink.
+// Sink calls traffic.Sink.
 func Sink(ctx context.Context, t *testing.T, at traffic.Place) *lab.Process {
 	t.Helper()
 	return started(t)(traffic.Sink(ctx, at))
 }
 
-// Source starts lab.Source.
+// Source calls traffic.Source.
 func Source(ctx context.Context, t *testing.T, from traffic.Place, to netip.Addr,
 	interval time.Duration) *lab.Process {
 	t.Helper()
 	return started(t)(traffic.Source(ctx, from, to, interval))
 }
 
-// started returns a process that has started, or fails the test.
+// started returns a function that returns the process that was started, or fails the test.
 func started(t *testing.T) func(*lab.Process, error) *lab.Process {
 	return func(p *lab.Process, err error) *lab.Process {
 		t.Helper()
@@ -152,7 +152,7 @@ func started(t *testing.T) func(*lab.Process, error) *lab.Process {
 	}
 }
 
-// WaitReady waits until a node takes pods.
+// WaitReady waits until a node accepts pods.
 func WaitReady(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	if err := n.WaitReady(ctx); err != nil {
@@ -160,8 +160,8 @@ func WaitReady(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 }
 
-// Meet waits until the nodes of two pods with echo servers have each other's keys; before that the
-// pods' packets are refused.
+// Meet waits until two pods with echo servers can exchange messages. Until their nodes have each
+// other's keys, the pods' packets are refused.
 func Meet(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 	t.Helper()
 	for _, pair := range [][2]*lab.Pod{{a, b}, {b, a}} {
@@ -176,8 +176,8 @@ func Meet(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 	}
 }
 
-// VeilctlSays runs veilctl on a node and checks that words are in its output; otherwise the test
-// has failed and goes on.
+// VeilctlSays runs veilctl on a node and checks that its output contains each string in want. A
+// failure does not end the test.
 func VeilctlSays(ctx context.Context, t *testing.T, l *lab.Lab, node *lab.Node, args string,
 	want ...string) {
 	t.Helper()

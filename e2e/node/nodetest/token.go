@@ -27,14 +27,14 @@ var VeilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1al
 // DaemonAccount is the service account of veild in the manifests.
 const DaemonAccount = "veild"
 
-// ConfigAs returns the access of a client that has nothing but a token.
+// ConfigAs returns the configuration of a client whose only credential is token.
 func ConfigAs(l *lab.Lab, token string) *rest.Config {
 	c := rest.AnonymousClientConfig(l.Control.Config)
 	c.BearerToken, c.QPS, c.Burst = token, 1000, 1000
 	return c
 }
 
-// VeilNodesAs returns a client of VeilNodes that has nothing but a token of veild's service account.
+// VeilNodesAs returns a client of VeilNodes whose only credential is token.
 func VeilNodesAs(t *testing.T, l *lab.Lab, token string) dynamic.ResourceInterface {
 	t.Helper()
 	d, err := dynamic.NewForConfig(ConfigAs(l, token))
@@ -44,14 +44,14 @@ func VeilNodesAs(t *testing.T, l *lab.Lab, token string) dynamic.ResourceInterfa
 	return d.Resource(VeilNodes)
 }
 
-// StolenToken returns the token on a node's disk, which is bound to the Node.
+// StolenToken returns veild's token on a node's disk. The token is bound to the Node.
 func StolenToken(t *testing.T, n *lab.Node) string {
 	t.Helper()
 	return string(filetest.Read(t, filepath.Join(n.Disk(), lab.TokenFile)))
 }
 
-// NewToken returns a new token of a service account in kube-system, as a kubelet requests it: bound
-// to the object, or to none if it is nil.
+// NewToken returns a new token of a service account in kube-system. Like the token that a kubelet
+// requests, it is bound to an object. If bound is nil, it is not bound.
 func NewToken(ctx context.Context, t *testing.T, l *lab.Lab, account string,
 	bound *authenticationv1.BoundObjectReference) string {
 	t.Helper()
@@ -65,8 +65,8 @@ func NewToken(ctx context.Context, t *testing.T, l *lab.Lab, account string,
 	return r.Status.Token
 }
 
-// DaemonPod makes the object of a pod of a service account in kube-system on a node, and returns a
-// reference to it. No program runs.
+// DaemonPod creates the object of a pod in kube-system with a service account, bound to a node, and
+// returns a reference to it. No program runs.
 func DaemonPod(ctx context.Context, t *testing.T, l *lab.Lab, account,
 	node string) *authenticationv1.BoundObjectReference {
 	t.Helper()
@@ -82,7 +82,7 @@ func DaemonPod(ctx context.Context, t *testing.T, l *lab.Lab, account,
 		UID: p.UID}
 }
 
-// VeilNode returns a VeilNode with owners, given as kind and name in turns.
+// VeilNode returns a VeilNode with owner references. owners are alternately kinds and names.
 func VeilNode(name string, owners ...string) *unstructured.Unstructured {
 	refs := []any{}
 	for i := 0; i+1 < len(owners); i += 2 {
@@ -97,8 +97,8 @@ func VeilNode(name string, owners ...string) *unstructured.Unstructured {
 	}}
 }
 
-// PolicyInForce waits until the API server refuses c, the client of another node, the VeilNode of
-// the node called other: it has then read the admission policy.
+// PolicyInForce waits until the API server has read the admission policy. Then it refuses c, the
+// client of one node, to create the VeilNode of the node called other.
 func PolicyInForce(ctx context.Context, t *testing.T, c dynamic.ResourceInterface, other string) {
 	t.Helper()
 	err := lab.Until(ctx, 30*time.Second, func() error {
@@ -113,7 +113,7 @@ func PolicyInForce(ctx context.Context, t *testing.T, c dynamic.ResourceInterfac
 	}
 }
 
-// DryCreate creates an object without keeping it: the API server makes all its checks.
+// DryCreate creates an object with dry run: the API server checks it and does not store it.
 func DryCreate(ctx context.Context, c dynamic.ResourceInterface,
 	o *unstructured.Unstructured) error {
 	_, err := c.Create(ctx, o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})

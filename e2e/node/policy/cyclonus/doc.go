@@ -5,6 +5,6 @@
 //	                          │                                          │           │
 //	                          └────────────── all three agree ───────────┴───────────┘
 //
-// Start reading at TestPlansAndTablesJudgeAsCyclonus. Where cyclonus and Kubernetes differ is in
-// differences, with the reasons.
+// Start reading at TestPlansAndTablesJudgeAsCyclonus. The variable differences lists the cases in
+// which cyclonus and Kubernetes differ, with the reasons.
 package cyclonus
