@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// Packets of both families, with ports and a fragment offset to change.
+// tcp4 and udp6 return packets with ports, whose fragment offset a test can change.
 func tcp4() []byte {
 	return []byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2, 0, 7, 0,
 		80}
@@ -67,8 +67,8 @@ func TestHeadersAreRead(t *testing.T) {
 	}
 }
 
-// FuzzPacket reads messages with any bytes, which pods choose. Addresses come in pairs of one
-// family.
+// FuzzPacket reads messages with arbitrary bytes, because pods choose the bytes of a packet. If a
+// packet has addresses, both must have the same family.
 func FuzzPacket(f *testing.F) {
 	for _, packet := range [][]byte{tcp4(), udp6(), tcp4()[:22], tcp4()[:19], {0x4f}, {0x10}, nil} {
 		f.Add("pod_spoofed_source\x00", packet, []byte{8, 0, 1, 0}, []byte{0, 0, 0, 7})
@@ -93,7 +93,8 @@ func FuzzPacket(f *testing.F) {
 	})
 }
 
-// The kernel gives what a rule logs, up to the bytes that the rule says, and has one listener.
+// The kernel delivers a logged packet, up to the length that the rule sets. A group has at most one
+// listener.
 func TestLoggedPacketIsReceived(t *testing.T) {
 	ns := nettest.NewNS(t)
 	nettest.NeedProgram(t, "nft")

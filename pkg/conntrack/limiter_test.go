@@ -63,10 +63,10 @@ func TestLimitFollowsTheTable(t *testing.T) {
 
 const nodeMAC, podMAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
 
-// server are the addresses of the node, which answers datagrams at port 53.
+// server holds the addresses of the node. The node answers datagrams at port 53.
 var server = []netip.Addr{netip.MustParseAddr("198.18.9.1"), netip.MustParseAddr("fd42:9::1")}
 
-// lab is a node with two pods, which reach a server of the node.
+// lab is a node with a server and two pods that can reach it.
 type lab struct {
 	*Limiter
 	t    *testing.T
@@ -152,7 +152,8 @@ func (l *lab) dial(pod, family int) (c net.Conn) {
 	return c
 }
 
-// asks reports whether a message over a socket is answered. If want is true, it is sent again.
+// asks sends a message over a socket and reports whether it is answered. If want is true, it sends
+// the message again until it is answered.
 func asks(c net.Conn, want bool) bool {
 	for end := time.Now().Add(10 * time.Second); ; {
 		_ = c.SetDeadline(time.Now().Add(300 * time.Millisecond))
@@ -185,7 +186,8 @@ func (l *lab) open(client netip.Addr, n int) {
 	})
 }
 
-// track makes the node track connections: a namespace without rules tracks none.
+// track adds a rule that makes the node track connections, because a namespace without such a rule
+// tracks none.
 func (l *lab) track() {
 	l.t.Helper()
 	nft := nettest.NeedProgram(l.t, "nft")
@@ -250,8 +252,8 @@ func TestPodBeyondTheLimitOpensNoMore(t *testing.T) {
 	}
 }
 
-// Packets beyond the limit are sampled by the link of their pod, and the limit of samples outlives a
-// change of the limited pods.
+// Packets above the limit are sampled with the link of their pod. The state of the sampling limit
+// survives a change of the limited pods.
 func TestPacketsBeyondTheLimitAreSampled(t *testing.T) {
 	l := newLab(t, 100)
 	l.track()
@@ -298,7 +300,7 @@ func TestPacketsBeyondTheLimitAreSampled(t *testing.T) {
 	})
 }
 
-// handles returns the rules of the table that which selects, with their handles.
+// handles returns the rules of the nftables table that which selects, with their handles.
 func (l *lab) handles(which func(rule string) bool) (rules []string) {
 	l.t.Helper()
 	text := l.node.Exec(l.t, nettest.NeedProgram(l.t, "nft"), "-a", "list", "table", "inet",

@@ -18,13 +18,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// restart makes another Limiter, like another veild, which has not begun.
+// restart replaces the Limiter by a new one, as after a restart of veild. It does not call Run.
 func (l *lab) restart() {
 	l.tracked.close()
 	l.Limiter = New(l.o)
 }
 
-// limited returns the addresses that the table in force limits.
+// limited returns the limited addresses in the kernel's table.
 func limited() (addrs []netip.Addr, err error) {
 	found, err := nft.Sets(abi.NFTLimitTable, isPods)
 	for _, s := range found {
@@ -37,7 +37,7 @@ func limited() (addrs []netip.Addr, err error) {
 	return addrs, err
 }
 
-// begin is Run up to its first reading.
+// begin runs the Limiter until its first reading.
 func (l *lab) begin() {
 	l.t.Helper()
 	ended, cancel := context.WithCancel(l.t.Context())
@@ -50,7 +50,8 @@ func (l *lab) begin() {
 	})
 }
 
-// A pod beyond the limit opens nothing while veild is away, nor until the next one has counted.
+// A pod above the limit cannot open connections while no veild runs, nor until the next veild has
+// counted.
 func TestLimitHoldsAcrossARestart(t *testing.T) {
 	l := newLab(t, 100)
 	l.track()
@@ -81,7 +82,7 @@ func TestLimitHoldsAcrossARestart(t *testing.T) {
 	}
 	l.onReading = nil
 
-	// Between nine tenths and the limit it stays limited; below that it is free.
+	// The pod stays limited with more than nine tenths of the limit, and is free below.
 	l.node.Run(t, nettest.ForgetConnections)
 	l.open(addrsOf(1)[0], 95)
 	l.restart()
@@ -122,7 +123,8 @@ func TestLimitOfAnEarlierVeildIsLifted(t *testing.T) {
 	}
 }
 
-// flood sends datagrams of a pod to so many ports of the server: each opens a connection.
+// flood sends a datagram from a pod to each of count ports of the server, from the port from on.
+// Each datagram opens a connection.
 func (l *lab) flood(pod, from, count int) {
 	l.t.Helper()
 	l.pods[pod].Run(l.t, func() error {
@@ -145,8 +147,8 @@ func (l *lab) flood(pod, from, count int) {
 	})
 }
 
-// A pod that opens as many connections as it can is stopped, and the other pod opens its own
-// meanwhile.
+// A pod that opens as many connections as it can is limited, and the other pod can still open
+// connections.
 func TestFloodOfOnePodHoldsUpNoOther(t *testing.T) {
 	const limit, burst = 1000, 2000
 	l := newLab(t, limit)
@@ -197,13 +199,13 @@ func (l *lab) entries() (n int) {
 	return n
 }
 
-// once reads the table by a socket of its own.
+// once reads the table with a new socket, and closes the socket.
 func (t *tracked) once() (map[netip.Addr]int, error) {
 	defer t.close()
 	return t.read(time.Now())
 }
 
-// The table is read only when a pod may be beyond the limit, and then at most a tenth of the time.
+// The table is read only if a pod may be above the limit, and then for at most a tenth of the time.
 func TestReadingTheTableIsBounded(t *testing.T) {
 	l := newLab(t, 100)
 	step := func(now time.Time) {
@@ -239,8 +241,8 @@ func TestReadingTheTableIsBounded(t *testing.T) {
 	}
 }
 
-// All pods are shown with the connections that they opened, also below the limit. Status reads at
-// its own pace.
+// Opened shows all pods with the connections that they opened, also pods below the limit. It does
+// not read the table on each call.
 func TestOpenedShowsAllPods(t *testing.T) {
 	l := newLab(t, 1000)
 	opened := func() (all []Usage) {
@@ -267,7 +269,7 @@ func TestOpenedShowsAllPods(t *testing.T) {
 	}
 }
 
-// BenchmarkReading shows what a reading of a table of this size costs.
+// BenchmarkReading measures a reading of a table with 50,000 entries.
 func BenchmarkReading(b *testing.B) {
 	const entries = 50_000
 	ns := nettest.NewNS(b)

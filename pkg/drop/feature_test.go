@@ -48,7 +48,7 @@ func recordOf(t *testing.T, dir, name string, addrs ...string) string {
 	return r.HostLink
 }
 
-// node is a network namespace with the table of pods, and a Feature that listens there.
+// node is a network namespace with the guard's nftables table, and a Feature that listens in it.
 type node struct {
 	*nettest.NS
 	t   *testing.T
@@ -88,7 +88,7 @@ func (n *node) counters() (counts map[string]uint64, err error) {
 	return counts, err
 }
 
-// addPod adds a pod behind a link of its own, whose address the table does not know.
+// addPod adds a pod with its own link. The table does not know the pod's address.
 //
 //	pod eth0 198.18.<subnet>.6 ── vpod… 198.18.<subnet>.1 node
 func (n *node) addPod(name string, subnet byte) *nettest.NS {
@@ -127,7 +127,7 @@ func send(t *testing.T, from *nettest.NS, subnet byte, count int) (port uint16) 
 	return port
 }
 
-// forged returns the samples of datagrams with a forged source, from a pod or from all.
+// forged returns the samples of datagrams with a forged source from a pod; "" means all pods.
 func (n *node) forged(pod string) []telemetry.DroppedPacket {
 	packets, _ := n.f.ring.After(0, query{reason: chains.Spoofed, pod: pod}.matches)
 	return packets
@@ -152,8 +152,8 @@ func TestForgedPacketIsSampledWithItsPod(t *testing.T) {
 	}
 }
 
-// The kernel samples some packets of a pod that sends many, and all of another pod. No packet is
-// lost between samples and skipped ones.
+// The kernel samples only some packets of a pod that sends many, and all packets of another pod.
+// Every packet has a sample or counts as skipped.
 func TestScanOfOnePodLeavesRoomForOthers(t *testing.T) {
 	n := newNode(t)
 	scanner, quiet := n.addPod("scanner", 1), n.addPod("quiet", 2)
@@ -187,14 +187,14 @@ func TestScanOfOnePodLeavesRoomForOthers(t *testing.T) {
 		return dropped >= 2*many && uint64(len(n.forged("")))+skipped == dropped
 	})
 	var s telemetry.Status
-	n.f.Status(&s) // It counts up to the call before.
+	n.f.Status(&s) // Status counts the packets up to its previous call.
 	n.f.Status(&s)
 	if got := s.DropSamples.Skipped[chains.Spoofed]; got != skipped {
 		t.Errorf("the metric counts %d skipped packets of %d, want %d", got, dropped, skipped)
 	}
 }
 
-// A second listener of the group leaves veild without samples, and the page says why.
+// A second listener of the group gets no samples, and its page contains the reason.
 func TestWithoutTheKernelsLogThePageSaysWhy(t *testing.T) {
 	n := newNode(t)
 	second := NewFeature(FeatureConfig{Counters: n.counters, Log: slog.New(slog.DiscardHandler)})
@@ -214,7 +214,7 @@ func TestWithoutTheKernelsLogThePageSaysWhy(t *testing.T) {
 	}
 }
 
-// offline returns a Feature with links that only the test knows.
+// offline returns a Feature that does not listen, and finds only the given links.
 func offline(t *testing.T, links map[int]link) *Feature {
 	t.Helper()
 	f := NewFeature(FeatureConfig{Reasons: []string{"to_loopback", "policy_ingress"},
@@ -238,8 +238,8 @@ func packet(src, dst string, in, out int) nflog.Packet {
 		Length: 60}}
 }
 
-// Links vouch for pods, and tunnels for addresses. An address alone names only who would have
-// received the packet.
+// The sender's pod follows from its link, and in a tunnel from its source address. Otherwise, an
+// address alone only names the pod that would have received the packet.
 func TestWhoseIsADroppedPacket(t *testing.T) {
 	f := offline(t, nil)
 	dir := f.o.Paths.PodDir

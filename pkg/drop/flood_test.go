@@ -11,15 +11,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
-// cpu returns the CPU time that the process or the calling thread has used.
+// cpu returns the CPU time of the process or the calling thread. who is as in getrusage(2).
 func cpu(who int) (time.Duration, error) {
 	var r unix.Rusage
 	err := unix.Getrusage(who, &r)
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano()), err
 }
 
-// flood sends datagrams to the node of a pod's thread for a time, and returns how many, and the CPU
-// time that this took.
+// flood sends datagrams from a pod to the node for the time lasts. It returns the number of
+// datagrams and the CPU time. The calling thread must be in the pod's network namespace.
 func flood(lasts time.Duration) (sent int, took time.Duration, err error) {
 	before, err := cpu(unix.RUSAGE_THREAD)
 	if err != nil {
@@ -43,8 +43,8 @@ func flood(lasts time.Duration) (sent int, took time.Duration, err error) {
 	return sent, after - before, err
 }
 
-// One core sends forged packets as fast as it can. All are counted, few are sampled, and the rest
-// is skipped.
+// One core sends forged packets as fast as it can. All are counted, few are sampled, and the others
+// count as skipped.
 func TestFloodIsCountedAndSampledWithinItsLimits(t *testing.T) {
 	n := newNode(t)
 	scanner := n.addPod("scanner", 1)

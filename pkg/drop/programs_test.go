@@ -108,7 +108,7 @@ func (n *guarded) veild(fn func(f *Feature)) {
 	fn(f)
 }
 
-// shown returns what veilctl drops shows.
+// shown returns the page that veilctl drops shows.
 func (n *guarded) shown(f *Feature) telemetry.Drops {
 	n.t.Helper()
 	answer, err := f.page(httptest.NewRequest(http.MethodGet, telemetry.DropsPath, nil))
@@ -118,7 +118,8 @@ func (n *guarded) shown(f *Feature) telemetry.Drops {
 	return answer.(telemetry.Drops)
 }
 
-// Samples of programs wait while veild is away. Each is shown once, with the time of the packet.
+// Samples of BPF programs wait in the ring while no veild runs. The next veild shows each sample
+// once, with the time of the packet.
 func TestSamplesOfProgramsWaitForVeild(t *testing.T) {
 	n := newGuarded(t)
 	for range 2 {
@@ -150,7 +151,7 @@ func TestSamplesOfProgramsWaitForVeild(t *testing.T) {
 	})
 }
 
-// Each packet that a program drops is a sample or is skipped.
+// Each packet that a BPF program drops has a sample or counts as skipped.
 func TestSkippedPacketsOfProgramsAreExact(t *testing.T) {
 	n := newGuarded(t)
 	n.forge(2)
@@ -170,7 +171,7 @@ func TestSkippedPacketsOfProgramsAreExact(t *testing.T) {
 			t.Errorf("%d samples, %d before, skipped %v", len(d.Packets), d.Before, d.Skipped)
 		}
 		var s telemetry.Status
-		f.Status(&s) // It counts up to the call before.
+		f.Status(&s) // Status counts the packets up to its previous call.
 		f.Status(&s)
 		if got := s.DropSamples.Skipped[inRange]; got != d.Skipped[inRange] {
 			t.Errorf("the metric counts %d skipped packets, want %d", got, d.Skipped[inRange])
@@ -178,8 +179,8 @@ func TestSkippedPacketsOfProgramsAreExact(t *testing.T) {
 	})
 }
 
-// One core sends forged frames as fast as it can. All are counted, few are sampled, and the rest is
-// skipped.
+// One core sends forged frames as fast as it can. All are counted, few are sampled, and the others
+// count as skipped.
 func TestFloodOfAProgramIsCountedAndSampledWithinItsLimits(t *testing.T) {
 	n := newGuarded(t)
 	n.veild(func(f *Feature) {
@@ -226,7 +227,8 @@ func TestFloodOfAProgramIsCountedAndSampledWithinItsLimits(t *testing.T) {
 	})
 }
 
-// A refusal at a socket names the pod by its network namespace, and no other pod's.
+// The sample of a connection that was refused at a socket names the pod with the socket's network
+// namespace, and no other pod.
 func TestRefusedSocketNamesItsPod(t *testing.T) {
 	f, pods := offline(t, nil), map[string]*nettest.NS{}
 	f.o.Reasons = []string{"service_no_backend"}

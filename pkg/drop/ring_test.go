@@ -10,7 +10,7 @@ import (
 
 func all(telemetry.DroppedPacket) bool { return true }
 
-// One pod scans while 600 others are denied once per minute.
+// One pod scans while packets of 600 other pods are denied once per minute.
 func TestScanningPodHidesNoOtherPod(t *testing.T) {
 	r := NewRing(Size, 7)
 	const others, perSecond = 600, 100
@@ -37,7 +37,8 @@ func TestScanningPodHidesNoOtherPod(t *testing.T) {
 	}
 }
 
-// A pod that scans for hours keeps what others leave, and not more than Size packets are kept.
+// A pod that scans for hours gets only the room that other pods leave, and the ring never has more
+// packets than its size.
 func TestFullRingEvictsFromWhoHasMost(t *testing.T) {
 	r := NewRing(10, 0)
 	for i := range 5 {
@@ -87,12 +88,12 @@ func TestTallyIsExact(t *testing.T) {
 	if got := y.settled(all); len(got) != 0 {
 		t.Errorf("settled too early: %v", got)
 	}
-	y.add("a") // It was counted, and is on its way.
+	y.add("a") // the sample of a packet that was already counted at begin
 	if got := y.settled(all); got["a"] != 6 {
 		t.Errorf("settled %v, want 6 of a", got)
 	}
 	for range 6 {
-		y.add("a") // Packets that the counters do not have yet.
+		y.add("a") // samples of packets that are not in the counters yet
 	}
 	if got := y.settled(all); got["a"] != 6 {
 		t.Errorf("settled fell to %v", got)
@@ -102,7 +103,8 @@ func TestTallyIsExact(t *testing.T) {
 	}
 }
 
-// What the ring costs a second at the kernel's limit, with many owners.
+// BenchmarkAddToFullRing measures Add with many owners. The kernel's limit bounds the calls per
+// second.
 func BenchmarkAddToFullRing(b *testing.B) {
 	r := NewRing(Size, 0)
 	owners := make([]string, 600)

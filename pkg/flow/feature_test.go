@@ -26,7 +26,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// node is a network namespace with the links and routes of a node, and a Feature.
+// node is a network namespace with the links and routes of a node, and a Feature in it.
 //
 //	vpod… (198.18.1.5, fd42:1::5: shop/web)     node     eth0 192.0.2.1/24, fd00:9::1/64: default
 //	                                                     veil0: node-2, 198.18.2.0/24, fd42:2::/64
@@ -141,7 +141,7 @@ func (n *node) ask(query string) (answer telemetry.Flows, err error) {
 	return answer, err
 }
 
-// verdicts returns what is shown of connections, by "CLIENT SERVER".
+// verdicts returns a summary of each connection in f, keyed by "CLIENT SERVER".
 func verdicts(f telemetry.Flows) map[string]string {
 	out := map[string]string{}
 	for _, c := range f.Flows {
@@ -163,7 +163,7 @@ func verdicts(f telemetry.Flows) map[string]string {
 	return out
 }
 
-// differ fails the test for each verdict that is not wanted.
+// differ fails the test for each difference between the verdicts of f and want.
 func differ(t *testing.T, f telemetry.Flows, want map[string]string) {
 	t.Helper()
 	got := verdicts(f)
@@ -216,7 +216,7 @@ func TestKernelsRoutesGiveTheClasses(t *testing.T) {
 	}
 }
 
-// Without the guard's programs at a link, a route past the tunnel is an alarm.
+// A route that bypasses the tunnel on a link without the guard's programs is an alarm.
 func TestRoutePastTheTunnelIsAnAlarm(t *testing.T) {
 	n := newNode(t)
 	n.track("198.18.1.5:1 198.18.2.5:80", "192.0.2.2:1 198.18.1.5:80", "192.0.2.1:1 192.0.2.2:22")
@@ -269,7 +269,8 @@ func TestDropsAndFlowsOfServicesAreAdded(t *testing.T) {
 	})
 }
 
-// The socket of a probe of the path MTU is bound to the tunnel, against the node's routes.
+// A probe of the path MTU is in the tunnel, although the routes of the node lead elsewhere, because
+// its socket is bound to the tunnel.
 func TestProbeOfThePathIsInTheTunnel(t *testing.T) {
 	n := newNode(t)
 	addr := netip.MustParseAddrPort
@@ -303,7 +304,7 @@ func TestUnknownNamesAreAnsweredWithTheKnown(t *testing.T) {
 	}
 }
 
-// An address of a deleted node has row 8, until a node has it again.
+// Connections to the address of a deleted node have row 8, until a node has the address again.
 func TestDeletedNodeIsRemembered(t *testing.T) {
 	n := newNode(t)
 	a := netip.MustParseAddr("192.0.2.2")

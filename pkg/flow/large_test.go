@@ -17,7 +17,7 @@ import (
 // many is the number of connections of a large table.
 const many = 200_000
 
-// BenchmarkLargeTable measures the page of a node with 200,000 connections, each with other ends.
+// BenchmarkLargeTable measures the page of a node with 200,000 connections with different ends.
 func BenchmarkLargeTable(b *testing.B) {
 	n := newNode(b)
 	size, err := sysctl.ReadNumber("netfilter/nf_conntrack_max")
@@ -59,7 +59,7 @@ func BenchmarkLargeTable(b *testing.B) {
 	}
 }
 
-// cpuTime returns the time that this process has used, of its own and in the kernel.
+// cpuTime returns the CPU time of this process, in user space and in the kernel.
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u unix.Rusage

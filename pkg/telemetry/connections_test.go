@@ -2,8 +2,8 @@ package telemetry
 
 import "testing"
 
-// Each pod is shown with what it opened, and each namespace with what is left out of the table of
-// services.
+// Metrics show for each pod the connections that it opened, and for each namespace the objects that
+// are left out of the table of services.
 func TestSharesOfPodsAndNamespacesAreShown(t *testing.T) {
 	got := gather(t, metricsOf(Status{
 		Connections: &Connections{Limit: 100, Dropped: 7,

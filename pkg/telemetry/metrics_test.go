@@ -49,7 +49,7 @@ func busy() Status {
 
 func metricsOf(s Status) *Metrics {
 	m := NewMetrics(func() Status { return s }, true)
-	// the same descriptions: takes out the one with the real clock
+	// A collector is identified by its descriptions, so this removes the one with the real clock.
 	m.Registry.Unregister(&collector{})
 	m.Registry.MustRegister(&collector{snapshot: func() Status { return s }, perPeer: true,
 		now: func() time.Time { return now }})
@@ -138,7 +138,8 @@ func TestMetricsSayWhatTheSnapshotSays(t *testing.T) {
 	}
 }
 
-// Without the switch no series is of one peer: a thousand nodes would have millions.
+// Without perPeer there are no series of single peers, because a thousand nodes would have millions
+// of them.
 func TestMetricsOfEachPeerAreAsked(t *testing.T) {
 	m := NewMetrics(busy, false)
 	for name, f := range gather(t, m) {

@@ -119,7 +119,7 @@ func TestStatusComesThroughTheAdminSocket(t *testing.T) {
 }
 
 func TestStatusShowsNoPrivateKey(t *testing.T) {
-	// A public key is shown; nothing else of 32 bytes has a field.
+	// Status may contain public keys, but no other value of 32 bytes.
 	s := busy()
 	s.Devices[0].PublicKey = wgkey.Public{9, 9}
 	w := get(AdminHandler(func() Status { return s }, health.New(time.Minute), nil), "GET",
@@ -164,7 +164,7 @@ func TestFetchOfAnAnswerThatIsTooLong(t *testing.T) {
 	}
 }
 
-// A page that takes a body takes it by POST only, up to a bound.
+// A page with a body accepts only POST, and only bodies of at most MaxPosted bytes.
 func TestPageTakesABody(t *testing.T) {
 	path := serve(t, AdminHandler(busy, health.New(time.Minute), map[string]Page{
 		"POST /v1/length": func(r *http.Request) (any, error) {
@@ -185,7 +185,7 @@ func TestPageTakesABody(t *testing.T) {
 	}
 }
 
-// stale leaves a socket at path without a listener.
+// stale creates a socket without a listener at path.
 func stale(t *testing.T, path string) {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
@@ -258,7 +258,7 @@ func FuzzDecodeStatus(f *testing.F) {
 	})
 }
 
-// Metrics go to pods and to programs of the node. Every host may read whether veild lives.
+// Only pods and programs of the node can read metrics. Every host can read whether veild is alive.
 func TestMetricsStayInside(t *testing.T) {
 	m := metricsOf(busy())
 	handler := MetricsHandler(m, health.New(time.Minute), []netip.Prefix{

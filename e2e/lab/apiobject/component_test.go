@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// kustomize finds what the folder names, from where a link leads.
+// The relative folders in an overlay exist, also if the overlay is made through a symbolic link.
 func TestOverlayNamesFoldersThatExist(t *testing.T) {
 	root, err := filepath.Abs("../../..")
 	errtest.Must(t, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// Old runs go, and nothing that a lab has not named itself.
+// prune removes old runs. It does not remove folders with names that NewRun does not make.
 func TestPrune(t *testing.T) {
 	base := t.TempDir()
 	dead := func(second, pid int) string {
@@ -45,7 +45,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// Labs that begin in the same millisecond have folders of their own.
+// Runs that begin in the same millisecond get different folders.
 func TestNewRun(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "lab")
 	seen := map[string]bool{}
