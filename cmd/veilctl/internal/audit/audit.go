@@ -20,17 +20,17 @@ const walkLimit = 10 * time.Minute
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "report", Short: "Write a page that shows an auditor what is encrypted, and what is not",
-		Long: `It writes report.html, one file that needs nothing else, and result.json, and prints the SHA-256
-of both. They have the findings of check, the status of all nodes, connectivity, leakcheck of all
+		Long: `It writes report.html, a self-contained page, and result.json, and prints the SHA-256
+of both. They contain the findings of check, the status of all nodes, connectivity, leakcheck of all
 nodes for the time --for, flows by class, dropped packets by reason, versions and image digests, and
-the exceptions in force with their text. They list what was not looked at, and why.
+the exceptions in force with their text. They also list what was not examined, and why.
 
-For leakcheck it starts a pod of veild's own image on each node, on the host's network with NET_RAW,
-in a namespace that it removes at the end. For connectivity it needs the image kubeveil-tools, see
-veilctl connectivity; without --image it leaves that out.
+For leakcheck, it starts a pod of veild's image on each node, on the host's network with NET_RAW, in
+a namespace that it removes at the end. For connectivity, it needs the image kubeveil-tools (see
+veilctl connectivity). Without --image, it leaves connectivity out.
 
-The files name nodes, pods and addresses of all tenants, and have no secrets. Ctrl-C ends the run:
-the files then say that it was interrupted. Exit status 1: a verdict is bad.`,
+The files name nodes, pods and addresses of all tenants. They contain no secrets. Ctrl-C ends the
+run, and the files then show that it was interrupted. The exit status is 1 if a verdict is bad.`,
 		Example: `veilctl report --for 10m --out audit-2026-11
 veilctl report --for 1h --out audit --image registry.example/kubeveil-tools:v1
 jq -r '.notLookedAt[] | .what + ": " + .why' audit/result.json`,

@@ -25,12 +25,13 @@ type benchFlags struct {
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "bench", Short: "Measure TCP, UDP, latency and CPU time between two nodes",
-		Long: `It measures pod to pod and pod to service across two nodes, through Kubeveil, through
-the kernel's WireGuard configured by hand, and in clear, and writes result.json, report.html and
-report.md. Two privileged pods in a namespace of its own do it; everything is removed at the
-end. It loads the two nodes and the network between them with all they can carry: run it where
-that hurts no one. The status is 1 when a gate was missed. The platform that the nodes report
-selects the gates. With the usual 10 seconds per sample and five rounds it takes about an hour.`,
+		Long: `It measures traffic from pod to pod and from pod to service between two nodes:
+through Kubeveil, through a kernel WireGuard that it configures itself, and in clear. It writes
+result.json, report.html and report.md. It creates two privileged pods in a new namespace, and
+removes everything at the end. It fully loads the two nodes and the network between them, so do not
+run it beside important traffic. The platform that the nodes report selects the gates. The exit
+status is 1 if a gate is missed. With the default 10 seconds per sample and five rounds, it takes
+about an hour.`,
 		Example: `veilctl bench --kubeconfig ~/.kube/config --out bench
 veilctl bench --image registry.example/kubeveil-tools:dev --nodes worker-1,worker-2
 veilctl bench --rounds 1 --seconds 1 --churn -1s     # a first look, in a few minutes`,
@@ -41,10 +42,10 @@ veilctl bench --rounds 1 --seconds 1 --churn -1s     # a first look, in a few mi
 	fs.StringVar(&f.nodes, "nodes", "", verb.NodesUsage)
 	fs.StringVar(&f.prefix, "prefix", network.DefaultPrefix.String(),
 		"`prefix` with addresses for the other two sides;\nno other host may use them")
-	fs.IntVar(&f.options.Rounds, "rounds", 5, "how often each side is measured")
+	fs.IntVar(&f.options.Rounds, "rounds", 5, "number of rounds; each measures every side once")
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	fs.DurationVar(&f.options.Churn, "churn", time.Minute,
-		"for how long pods come and go; negative leaves it out")
+		"how long to create and delete pods; negative skips this")
 	cmd.AddCommand(benchStorageCommand())
 	return verb.Reporting(cmd, f.measure)
 }

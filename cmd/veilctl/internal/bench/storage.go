@@ -23,11 +23,11 @@ type benchStorageFlags struct {
 func benchStorageCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "storage", Short: "Measure claims of two StorageClasses beside one another",
-		Long: `It makes a claim of each class with a pod on one node, in a namespace of its own, reads
-and writes both, and writes result.json, report.html and report.md; everything is removed at the
-end. It loads the disks below with all they can carry: run it where that hurts no one. There are
-no gates: what the disks are, and whether both classes are on the same, is not known to it. With
-the usual 10 seconds a sample and five rounds it takes about a quarter of an hour.`,
+		Long: `It creates a claim of each class and a pod on one node, in a new namespace, and
+measures reads and writes of both claims. It writes result.json, report.html and report.md, and
+removes everything at the end. It fully loads the disks, so do not run it beside important work. It
+has no gates, because it cannot know the disks, or whether both classes use the same disk. With the
+default 10 seconds per sample and five rounds, it takes about a quarter of an hour.`,
 		Example: `veilctl bench storage --class kubeveil --baseline-class local-path --out bench
 veilctl bench storage --class kubeveil --baseline-class standard --node worker-1 --size 8192
 veilctl bench storage --class kubeveil --baseline-class standard --rounds 1 --seconds 1`,
@@ -36,7 +36,7 @@ veilctl bench storage --class kubeveil --baseline-class standard --rounds 1 --se
 	fs := cmd.Flags()
 	var f benchStorageFlags
 	f.register(cmd, "bench-storage", "how long a sample takes")
-	fs.StringVar(&f.options.Class, "class", "", "StorageClass that is measured")
+	fs.StringVar(&f.options.Class, "class", "", "StorageClass to measure")
 	fs.StringVar(&f.options.Baseline, "baseline-class", "",
 		"StorageClass beside which it is measured")
 	fs.StringVar(&f.options.Node, "node", "",
@@ -46,7 +46,7 @@ veilctl bench storage --class kubeveil --baseline-class standard --rounds 1 --se
 
 	fs.Int64Var(&f.size, "size", 1024,
 		"`MiB` to read and write; each claim is a quarter larger")
-	fs.IntVar(&f.options.Rounds, "rounds", 5, "how often each side is measured")
+	fs.IntVar(&f.options.Rounds, "rounds", 5, "number of rounds; each measures both classes once")
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	return verb.Reporting(cmd, f.measure)
 }

@@ -17,15 +17,15 @@ import (
 func Check() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check", Short: "Check that a cluster is fit for Kubeveil, before anything is changed",
-		Long: `It reads, and changes nothing: the API server's version and policies, your rights, the ranges
-and which of them overlap, pod CIDRs, the way to the API server, other network plugins, kernels,
-container runtimes, and what of Kubeveil's is there already. Each finding comes with what to do.
-What only a node can see, veild check says there.
+		Long: `It changes nothing. It checks the API server's version and admission policies, your
+rights, the address ranges and whether they overlap, pod CIDRs, how veild reaches the API server,
+other network plugins, kernels, container runtimes, and which parts of Kubeveil exist already. Each
+problem comes with a remedy. Run veild check on a node to check what only the node can see.
 
-By default it judges the configuration in the cluster's ConfigMap kubeveil, and where there is none,
-the one of manifests/; with --config, a veild.yaml that you are going to install.
+By default, it checks the configuration in the cluster's ConfigMap kubeveil or, if there is none,
+the configuration of manifests/. With --config, it checks a veild.yaml that you plan to install.
 
-Installing itself is kubectl apply -k manifests/.`,
+To install Kubeveil, run kubectl apply -k manifests/.`,
 		Example: `veilctl check && kubectl apply -k manifests/
 veilctl check --kubeconfig /etc/kubernetes/admin.conf
 veilctl check --config my-veild.yaml -o json | jq '.findings[] | select(.level != "ok")'`,
@@ -34,7 +34,7 @@ veilctl check --config my-veild.yaml -o json | jq '.findings[] | select(.level !
 	var access remote.Access
 	access.Register(cmd.Flags())
 	file := flags.String("config", "",
-		"`file` to judge (default: the cluster's veild.yaml, else that of manifests/)")
+		"`file` to check (default: veild.yaml of the cluster, else of manifests/)")
 	return verb.Reporting(cmd, func(c verb.Call) error {
 		var text []byte
 		if *file != "" {

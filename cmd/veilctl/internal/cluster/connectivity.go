@@ -30,25 +30,25 @@ func Connectivity() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "connectivity",
 		Short: "Send every kind of flow between two nodes, and report what was encrypted",
-		Long: `It starts five pods on two nodes, in a namespace of its own that it removes at the end,
-sends every kind of flow between pods, services, nodes and the outside, over TCP and UDP, IPv4
-and IPv6, and reads the uplinks of both nodes meanwhile. Each payload has a canary of its own.
-What it says is what it saw:
+		Long: `It starts five pods on two nodes, in a new namespace that it removes at the end. They
+send every kind of flow between pods, services, nodes and the outside, over TCP and UDP, IPv4 and
+IPv6. Meanwhile it reads the uplinks of both nodes. Each payload has its own canary. The verdict of
+a flow is what was seen:
 
-  encrypted               the payload came back; not on an uplink in clear, and tunnel packets were
-  stays on the node       it came back, and was on no uplink
-  refused                 it did not come back, and was not on an uplink in clear
-  outside the cluster     it left the cluster and was seen in clear; promised for the outside only
-  host to host, in clear  the hosts' own traffic, in no tunnel (docs/security.md, exception 2)
-  IN CLEAR                it was seen in clear where it must not be
-  UNSEEN, FRAMES LOST     nothing can be said
+  encrypted               the payload came back; the uplinks had tunnel packets, but not the payload
+  stays on the node       the payload came back, and no uplink had it
+  refused                 the payload did not come back, and no uplink had it in clear
+  outside the cluster     the payload left the cluster in clear; only right for the outside
+  host to host, in clear  traffic of the hosts, in no tunnel (docs/security.md, exception 2)
+  IN CLEAR                the payload was in clear where it must not be
+  UNSEEN, FRAMES LOST     there is no verdict
 
-First it sends what must be seen in clear, host to host: if that is not seen, the rest would
-prove nothing, and it ends with an error.
+First it sends traffic that must be seen in clear, from host to host. If it does not see that
+traffic, the other results would prove nothing, so it ends with an error.
 
-"make images" writes the image kubeveil-tools beside the product's: push it where your nodes
-pull from and name it with --image. Two of the pods are on the host's network, with NET_RAW. The
-status is 0 when every flow was as promised, else 1.`,
+"make images" also builds the image kubeveil-tools. Push it to a registry of your nodes, and name it
+with --image. Two of the pods are on the host's network, with NET_RAW. The exit status is 0 if every
+flow had the promised verdict, otherwise 1.`,
 		Example: `veilctl connectivity --image registry.example/kubeveil-tools:v1
 veilctl connectivity --nodes worker-1,worker-2 --outside 192.0.2.80:80
 veilctl connectivity -o json | jq '.flows[] | select(.ok | not)'`,
@@ -65,10 +65,10 @@ veilctl connectivity -o json | jq '.flows[] | select(.ok | not)'`,
 			"that answers something, such as a web server;\n"+
 			"one of each IP family, comma-separated")
 	fs.IntVar(&f.options.HostPort, "host-port", connectivity.DefaultHostPort,
-		"host `port` to use; the one after it is used too")
+		"host `port` to use; the next port is used too")
 	fs.IntVar(&f.options.TunnelPort, "tunnel-port", 0,
-		"UDP `port` of the tunnels (default: what the node's VeilNode says)")
-	fs.DurationVar(&f.timeout, "timeout", 10*time.Minute, "for the whole, cleaning up excepted")
+		"UDP `port` of the tunnels (default: from the node's VeilNode)")
+	fs.DurationVar(&f.timeout, "timeout", 10*time.Minute, "maximum time, without the removal")
 	return verb.Reporting(cmd, f.run)
 }
 

@@ -33,17 +33,17 @@ func Status() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show whether Kubeveil works, on this node or in a cluster, and why not",
-		Long: `Without --kubeconfig, --context or --cluster it shows the node it runs on, by veild's
-socket; where there is no such socket, the cluster that kubectl would talk to.
+		Long: `Without --kubeconfig, --context or --cluster, it shows the node that it runs on, by
+veild's socket. If there is no such socket, it shows the cluster that kubectl would use.
 
-Of a cluster it asks every veild, by running veilctl in its pod: that needs the rights to list
-nodes, veilnodes and pods, and to exec in pods of kube-system, and no open port. A node that
-does not answer is shown with what the API server knows of it.
+For a cluster, it runs veilctl in the pod of every veild. This needs the rights to list nodes,
+veilnodes and pods, and to exec in pods of kube-system, but no open port. For a node that does not
+answer, it shows the facts that the API server has.
 
-Columns: KEY is the epoch and the beginning of the public key; PEERS those that answer or were
-sent nothing, of all; POLICIES the revision of the network policies in force, a hash of all policies
-of the cluster, the same on all nodes that enforce the same; BLOCKED the packets that the guard did
-not let out in clear.`,
+KEY is the epoch and the beginning of the public key. PEERS is the number of peers that answer or
+were sent nothing, and the number of all peers. POLICIES is the revision of the network policies in
+force: a hash of all policies of the cluster, equal on all nodes that enforce the same policies.
+BLOCKED is the number of packets that the guard did not let out in clear.`,
 		Example: `veilctl status
 veilctl status --kubeconfig ~/.kube/config
 veilctl status --cluster -o json | jq '.nodes[] | select(.well | not)'`,
@@ -52,7 +52,7 @@ veilctl status --cluster -o json | jq '.nodes[] | select(.well | not)'`,
 	var access remote.Access
 	access.Register(cmd.Flags())
 	all := flags.Bool("cluster", false,
-		"show all nodes of the cluster, also where there is a veild on this one")
+		"show all nodes of the cluster, even if veild runs on this node")
 	socket := verb.SocketFlag(cmd)
 	return verb.Reporting(cmd, func(c verb.Call) error {
 		if !*all && !access.Given() && here(cmd, *socket) {

@@ -17,12 +17,12 @@ import (
 func Cleanup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cleanup", Short: "Remove everything of Kubeveil's network from this node",
-		Long: `Stop veild and veil-wg before: they would put it back. It may be repeated. What storage
-has stays.`,
+		Long: `Stop veild and veil-wg first, because they would restore it. The command may be
+repeated. It does not change storage.`,
 		Example: "veilctl cleanup",
 	}
 	fs := cmd.Flags()
-	file := fs.String("config", "", "veild's configuration `file`; by default the default places")
+	file := fs.String("config", "", "veild's configuration `file` (default: veild's default settings)")
 	return verb.Reporting(cmd, func(c verb.Call) error {
 		cfg := cleanupConfig(*file, os.Stderr)
 		removed := []string{}

@@ -28,17 +28,17 @@ func Drops() *cobra.Command {
 		Use:   "drops",
 		Short: "Show the last dropped packets: why, from where to where, by which policy",
 		Long: `veild keeps the headers of the last 4,096 dropped packets, with a share for each pod.
-It forgets them when it ends. At most 200 packets per second and reason are kept, and the last
-lines count the others. veilctl guard counts all.
--o json prints one object per packet and line, and the other lines to standard error.`,
+They are lost when veild ends. At most 200 packets per second and reason are kept; the last lines
+of the output count the others. veilctl guard counts all dropped packets.
+-o json prints one object per packet and line, and writes all other lines to standard error.`,
 		Example: `veilctl drops --pod shop/web-0 --since 10m
 veilctl drops --reason policy_ingress --follow
 veilctl drops -o json | jq -r .reason | sort | uniq -c`,
 	}
 
 	fs := cmd.Flags()
-	reason := fs.String("reason", "", "only packets that were dropped for this `name`;\n"+
-		"docs/reference/drop-reasons.md has all")
+	reason := fs.String("reason", "", "only packets with this drop reason, by its `name`;\n"+
+		"see docs/reference/drop-reasons.md")
 	pod := fs.String("pod", "", "only packets from or to this pod, `NAMESPACE/NAME`")
 	since := fs.Duration("since", 0, "only packets of this last `time`, such as 10m")
 	follow := fs.Bool("follow", false, "wait for further packets until Ctrl-C")

@@ -27,14 +27,14 @@ func Flows() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "flows",
 		Short: "Show connections: in the tunnel, on the node, in clear, or refused",
-		Long: `The class of a connection is the way that the kernel's routes, the tunnel's peers and the
-guard give its packets now. ROW is the exception of docs/security.md that allows a connection in
-clear. NONE means that no exception does: a connection of a pod with the cluster is in clear, and
-the exit status is 1.
+		Long: `The class of a connection follows from the present routes of the kernel, the tunnel's
+peers and the guard. ROW is the exception of docs/security.md that allows a connection in clear.
+NONE means that no exception allows it: a connection between a pod and the cluster is in clear. The
+exit status is then 1.
 
-classes: tunnel, local (stays on the node), outside (in clear), host (host to host, in clear),
-refused (no route, no peer, or the last dropped packets). Of each class veild returns at most 2,000
-connections, and counts all.
+The classes are tunnel, local (stays on the node), outside (in clear), host (host to host, in clear)
+and refused (no route, no peer, or the packets were dropped). veild counts all connections, and
+returns at most 2,000 of each class.
 
 -o json prints one object per connection and line, and last an object with the field summary.`,
 		Example: `veilctl flows --clear

@@ -35,9 +35,9 @@ type LeakReport struct {
 func Leakcheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "leakcheck", Short: "Read this node's underlay for a while, and judge every frame",
-		Long: `It reads the frames of the interfaces that the guard protects, and counts those with an
-address of the cluster in clear. It needs CAP_NET_RAW, which veild's container does not have:
-run it as root on the node itself.`,
+		Long: `It reads the frames of the interfaces that the guard protects, and counts the frames
+that have an address of the cluster in clear. It needs CAP_NET_RAW, which veild's container does not
+have, so run it as root on the node itself.`,
 		Example: `veilctl leakcheck
 veilctl leakcheck --for 1m -o json
 # where there is no shell on the node, with the image of DaemonSet veild:

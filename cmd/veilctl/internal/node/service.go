@@ -30,9 +30,9 @@ func Service() *cobra.Command {
 func serviceListCommand() *cobra.Command {
 	return verb.OnNode(&cobra.Command{
 		Use: "list", Short: "List services in the table: addresses and backends",
-		Long: `A line for each address: BACKENDS are those that new connections go to, of all that are
-known. An address that a service does not have because another has it is shown with the owner.
-Exit status 1 when a service is not served as it asks.`,
+		Long: `It prints a line for each address. BACKENDS is the number of backends that get new
+connections, and the number of all known backends. If another service already has an address, the
+line names that service. The exit status is 1 if a service is not served as its object requests.`,
 		Example: `veilctl service list
 veilctl service list -o json | jq '.[] | select(.problems)'`,
 	}, serviceList)
@@ -190,10 +190,11 @@ func serviceShow(c verb.Call, socket string) error {
 func serviceTrace() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "trace ADDRESS:PORT", Short: "Show which backend an address gets, and why",
-		Long: `It asks the table of this node, as a connection does. Every backend that may be chosen
-has the same chance; those that are not chosen are shown with the reason. With --outside it
-answers for packets that come from outside the cluster, whose policies differ; with --host for
-programs on the host's network, which services.apiFrontends is for.`,
+		Long: `It looks up the address in the service table of this node, as a connection does.
+Backends without a reason are selected with equal probability. For the others, the reason says why
+they are not selected. With --outside, it answers for packets from outside the cluster, for which
+other traffic policies apply. With --host, it answers for programs on the host's network, for which
+services.apiFrontends is.`,
 		Example: `veilctl service trace 10.96.0.10:53 --udp
 veilctl service trace '[fd00:10:96::a]:53'
 veilctl service trace 192.0.2.7:30080 --outside`,

@@ -16,17 +16,17 @@ func policySuggestCommand() *cobra.Command {
 	return verb.OnNodeMerged(&cobra.Command{
 		Use:   "suggest NAMESPACE",
 		Short: "Write NetworkPolicies that allow the known connections of a namespace's pods",
-		Long: `It prints YAML for a person to read and change, and applies nothing. Each group of pods with the
-same labels gets a policy for both directions. Labels that differ between pods of one workload do
-not count. Rules allow each peer that has a connection now, on its port: pods by their labels,
-others by their address. Comments say what it was made from and what it cannot know.
+		Long: `It prints YAML for you to read and change, and applies nothing. Each group of pods
+with the same labels gets a policy for both directions. Labels that differ between pods of one
+workload are ignored. The rules allow each peer that has a connection now, on the connection's port.
+They select pods by labels, and other peers by address. Comments explain the sources and the limits.
 
-It knows connections that the nodes track at this moment: with --cluster on all nodes, which is what
-you want, and otherwise on one. Run it while the namespace works as usual, more than once, then
-veilctl policy try.
+It only knows connections that are tracked at this moment: with --cluster on all nodes, which is
+recommended, otherwise on one node. Run it several times while the namespace works as usual, and
+then run veilctl policy try.
 
-Exit status 0 all nodes that were asked answered, 1 one did not, 2 the command line is wrong, 3
-veild does not answer.`,
+The exit status is 0 if all nodes answered, 1 if a node did not, 2 if the command line is wrong, and
+3 if veild does not answer.`,
 		Example: `veilctl policy suggest shop --cluster > shop.yaml
 veilctl policy try -f shop.yaml --cluster`,
 	}, policySeen, func(c verb.Call, answers []json.RawMessage, missing []string) error {

@@ -21,22 +21,22 @@ func policyTraceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace FROM TO",
 		Short: "Show which policy allows a connection, and what the kernel decides",
-		Long: `FROM and TO are pods as NAMESPACE/NAME, or addresses. The egress of FROM is judged on its
-node and the ingress of TO on its own: a node answers for its own pods and says which node judges
-the other side. A connection is allowed if both sides allow it. With --cluster it asks the nodes of
-both pods, which it reads from the API server.
+		Long: `FROM and TO are pods as NAMESPACE/NAME, or addresses. The node of FROM decides its
+egress, and the node of TO its ingress. A node answers only for its own pods, and names the node
+that decides the other side. A connection is allowed if both sides allow it. With --cluster, it runs
+on the nodes of both pods, which it reads from the API server.
 
-It asks the plan in force, and interprets the rules and sets that the kernel returns. A difference
-between the two is an error of Kubeveil, or a table that another program changed. It asks for the
-first packet of a connection: known connections are judged once, and end when a policy no longer
-allows them.
+It evaluates the plan in force, and also the rules and sets that the kernel returns. If the results
+differ, this is an error of Kubeveil, or another program changed the table. The answer is about the
+first packet of a connection. Later packets are not checked again, but a connection ends when a
+policy no longer allows it.
 
-With --error-about, it asks for an ICMP error from FROM to TO that quotes a packet of a known
-connection, which TO sent to the pod or address that you name. Policies do not judge such an error.
-It passes if its sender has to do with that packet.
+With --error-about, the answer is about an ICMP error from FROM to TO. The error quotes a packet of
+a known connection that TO sent to the pod or address end. Policies do not apply to such an error.
+It passes if its sender is related to the quoted packet.
 
-A service's address is translated before policies judge. Name a backend, which veilctl service trace
-or kubectl get endpointslices shows.
+The address of a service is translated before policies apply. Name a backend instead: veilctl
+service trace and kubectl get endpointslices show the backends.
 
 Exit status 0 plan and kernel agree, whether they allow or deny, 1 they differ, or this node cannot
 answer, 2 the command line is wrong, 3 veild does not answer.`,

@@ -20,18 +20,19 @@ func policyTryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "try",
 		Short: "Show which connections policies would end, before they are written",
-		Long: `It reads NetworkPolicies from a file and changes nothing. veild plans as if they were at the API
-server: new policies are added, policies of the same name replaced, those of --delete left out. It
-judges each known connection of its pods by both plans, as it does when policies change.
+		Long: `It reads NetworkPolicies from a file and changes nothing. veild makes a plan as if
+they were at the API server: it adds new policies, replaces policies with the same name, and leaves
+out the policies of --delete. It evaluates each known connection of its pods with the present and
+the new plan, as when policies change.
 
-ENDS are connections that are allowed now and would end. PASSES are denied now and would be allowed;
-most of these are samples of dropped packets, as veilctl drops shows them. A row counts connections
-and drops of one pod with one peer, on the port of the server. A pod has at most 32 rows in each
-list; "others" counts the rest. "(unknown)" is a pod's address, of which no pod is
-known: if that pod is a peer of a policy, the connection stays.
+ENDS lists connections that are allowed now and would end. PASSES lists connections that are denied
+now and would be allowed. Most of these are samples of dropped packets, see veilctl drops. A row
+counts the connections and drops of one pod with one peer on the server's port. A pod has at most 32
+rows in each list; "others" counts the rest. "(unknown)" marks an address of a pod that veild does
+not know. If that pod is a peer of a policy, the connection stays.
 
-Known connections are what the node tracks now, closed ones for up to two minutes. Clients that are
-silent are not among them. Each node judges its own pods.
+Known connections are those that the node tracks now, and closed ones for up to two minutes. Clients
+without a connection are not included. Each node evaluates its own pods.
 
 Exit status 0 nothing would end, 1 connections would end, a policy would deny more than is written,
 or the try failed, 2 the command line is wrong, 3 veild does not answer.`,

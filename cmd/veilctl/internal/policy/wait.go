@@ -28,20 +28,20 @@ func policyWaitCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait",
 		Short: "Wait until a node, or each one, enforces the policies of the API server",
-		Long: `For scripts that apply a policy and then rely on it. Each time it asks, veild lists the
-policies again and compares them with the plan in force. With --revision, it compares only this
-revision for up to a second before. A policy that cannot be read counts as enforced, since it denies
-everything: see veilctl policy list.
+		Long: `It is for scripts that apply a policy and then rely on it. For each request, veild
+lists the policies again and compares them with the plan in force. With --revision, veild first
+compares only this revision, for up to a second. A policy that cannot be read counts as enforced,
+because it denies everything (see veilctl policy list).
 
-Without --kubeconfig, --context or --cluster it waits for the node it runs on. Of a cluster it asks
-each veild, 16 at once, by running veilctl in its pod: that needs the rights to list nodes and pods,
-and to exec in pods of kube-system, and no open port. It asks a node until that node enforces the
-policies once. The first nodes list the policies; later ones only compare the revision that an
-earlier one enforces, and list if theirs differs. A node that does not answer, or has no veild,
-counts as one that enforces none.
+Without --kubeconfig, --context or --cluster, it waits for the node that it runs on. For a cluster,
+it runs veilctl in the pods of veild, on 16 nodes at a time. This needs the rights to list nodes and
+pods, and to exec in pods of kube-system, but no open port. A node gets no further request after it
+has enforced the policies once. The first nodes list the policies. Later nodes only compare the
+revision that an earlier node enforces, and list the policies if theirs differs. A node that does
+not answer or has no veild counts as a node that does not enforce the policies.
 
-Exit status 0 they are enforced, 1 they are not within the timeout or a node enforces no policies,
-2 the command line is wrong, 3 veild does not answer.`,
+Exit status 0 they are enforced, 1 they are not within the timeout or a node enforces no policies, 2
+the command line is wrong, 3 veild does not answer.`,
 		Example: `kubectl apply -f policy.yaml && veilctl policy wait --cluster
 veilctl policy wait --timeout 10s`,
 	}

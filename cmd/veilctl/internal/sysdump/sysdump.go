@@ -42,17 +42,17 @@ var leftOut = []string{
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "sysdump", Short: "Gather all that a bug report needs, in one file, without secrets",
-		Long: `It gathers versions, the findings of check, the status of all nodes, Kubeveil's objects,
-encrypted volumes, nodes, events of kube-system, the logs of Kubeveil's pods with those of their
-previous lives, and what veilctl says in each veild's pod: peers, MTU, guard, links, rules,
-routes, nftables. Secrets are never read; keys, tokens, passwords and the like are taken out of
-everything else, wherever they stand, and counted. manifest.json in it says what it holds, what
-could not be read and why, and what was left out.
+		Long: `It gathers versions, the findings of check, the status of all nodes, Kubeveil's
+objects, encrypted volumes, nodes, events of kube-system, the logs of Kubeveil's pods, also of
+previous containers, and the output of veilctl in each veild's pod: peers, MTU, guard, links, rules,
+routes, nftables. It never reads Secrets. It removes and counts keys, tokens, passwords and similar
+secrets in all files. manifest.json in the archive lists the files, what could not be read and why,
+and what is never read.
 
-With --local it needs no API server: it gathers what veilctl says on this node, veild's
+With --local, it needs no API server. It gathers the output of veilctl on this node, veild's
 configuration, and the logs of Kubeveil's containers. Run it as root on the node itself.
 
-Names and addresses of nodes are in it. Look through it before you hand it to others.`,
+The file contains names and addresses of nodes. Check it before you give it to others.`,
 		Example: `veilctl sysdump
 veilctl sysdump --kubeconfig /etc/kubernetes/admin.conf -o /tmp/bug-1234.tar.gz
 veilctl sysdump --local`,
@@ -63,8 +63,8 @@ veilctl sysdump --local`,
 	file := flags.StringP("output", "o", "",
 		"`file` to write (default: kubeveil-sysdump-TIME.tar.gz here)")
 	limit := flags.Duration("for", 5*time.Minute,
-		"how long it may take; what is not there by then is left out")
-	local := flags.Bool("local", false, "gather what this node has, without the API server")
+		"maximum time; parts that take longer are left out")
+	local := flags.Bool("local", false, "gather data of this node, without the API server")
 	cmd.MarkFlagsMutuallyExclusive("local", "kubeconfig")
 	cmd.MarkFlagsMutuallyExclusive("local", "context")
 	return verb.New(cmd, func(c verb.Call) error {

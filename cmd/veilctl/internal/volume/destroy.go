@@ -77,19 +77,20 @@ type destroyReport struct {
 func volumeDestroy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "destroy VOLUME...", Short: "Destroy volumes whose node is gone for good, keys first",
-		Long: `It removes the wrapped key from the VeilVolume: no copy of the disk opens any more, and
-nothing brings the data back. Then it deletes the PersistentVolume or VolumeSnapshotContent and
-takes the finalizer that only the side-car of that node would take, and last the VeilVolume. It
-may be repeated. The claim or snapshot is left, and the output says how to delete it.
+		Long: `It removes the wrapped key from the VeilVolume. After that, no copy of the disk can
+be opened, and the data cannot be recovered. Then it deletes the PersistentVolume or
+VolumeSnapshotContent, removes the finalizer that only the side-car of the lost node would remove,
+and finally deletes the VeilVolume. The command may be repeated. It does not delete the claim or
+snapshot, but prints how to do so.
 
-It refuses while a node is there that has the volume or may open it: delete the claim, and that
-node destroys the volume. A node is gone when its Node object is. --gone NODE says so of one
-whose object is still there and not Ready. Switch the machine off first: nothing here can check
-that it is, and where it runs the volume stays open.
+It refuses a volume if an existing node has it or may open it. In that case, delete the claim, and
+the node destroys the volume. A node counts as gone if its Node object is deleted. --gone NODE
+declares a node gone whose object exists and is not Ready. Switch that machine off first: the
+command cannot check this, and on a running machine the volume stays open.
 
---no-owner is for a volume without a PersistentVolume or VolumeSnapshotContent, as the policy
-Retain leaves one. Its node is there: veilctl asks that node to destroy the volume, key and disk,
-and waits. It refuses a volume that has an owner, or is younger than five minutes.`,
+--no-owner is for a volume without a PersistentVolume or VolumeSnapshotContent, which the reclaim
+policy Retain can leave. Its node exists: veilctl requests that the node destroys the volume, its
+key and its disk, and waits. It refuses a volume with an owner, and one younger than five minutes.`,
 		Example: `veilctl volume destroy pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
 veilctl volume destroy --gone node-1 pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
 veilctl volume destroy --no-owner pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
@@ -101,11 +102,11 @@ veilctl volume destroy $(kubectl get veilvolumes --field-selector spec.node=node
 	access.Register(cmd.Flags())
 	verb.CompleteNames(cmd, math.MaxInt, volumeNames(&access))
 	gone := fs.String("gone", "",
-		"`node` that is gone for good though its Node object is still there")
+		"`node` that will not return, although its Node object exists")
 	noOwner := fs.Bool("no-owner", false,
-		"the nodes of the volumes destroy them: no object stands for them")
+		"destroy volumes without an owner, by their nodes")
 	long := fs.Duration("wait", 2*time.Minute,
-		"how long to wait with --no-owner; 0: only ask")
+		"how long to wait with --no-owner; 0 does not wait")
 	return verb.Reporting(cmd, func(c verb.Call) error {
 		if len(c.Args) == 0 {
 			return fmt.Errorf("name volumes, as veilctl volume list does: %w", verb.ErrUsage)

@@ -95,9 +95,9 @@ type around struct {
 func volumeList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List encrypted volumes and snapshots, and what is wrong with them",
-		Long: `It shows VeilVolumes beside the PersistentVolumes and VolumeSnapshotContents they are
-for: one without an owner is shown as such, and one that is missing. Exit status 1 when something
-is wrong.`,
+		Long: `It compares VeilVolumes with the PersistentVolumes and VolumeSnapshotContents that
+own them. A VeilVolume without an owner is a problem, and an owner without a VeilVolume too. The
+exit status is 1 if there is a problem.`,
 		Example: `veilctl volume list
 veilctl volume list -o json | jq '.volumes[] | select(.problems)'`,
 	}

@@ -44,12 +44,12 @@ func volumeRecover() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover VOLUME",
 		Short: "Show how to open a volume without Kubeveil, with stock cryptsetup",
-		Long: `It prints the steps. With --header or --show-key it has the key service unwrap the
-volume's key, for which it must run as root where that service is reached: on a node for a KMS
-plugin or a key file, anywhere for a Secret. The header is a function of the key: it can be
-exported also when the disk has lost its own. Nothing is changed, in the cluster or on a disk.
+		Long: `It prints the steps, and changes nothing in the cluster or on a disk. With --header
+or --show-key, it unwraps the volume's key with the key service. For that, it must run as root on a
+machine that reaches the service: on a node for a KMS plugin or a key file, anywhere for a Secret.
+The LUKS header is computed from the key, so it can be exported even if the disk has lost it.
 
-Who has the recovery key reads the volume: it is shown only with --show-key.`,
+The recovery key opens the volume, so it is printed only with --show-key.`,
 		Example: `veilctl volume recover pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
 veilctl volume recover --header pvc.luks --show-key pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
 kubectl get veilvolume pvc-1 -o json > pvc-1.json

@@ -36,9 +36,9 @@ type rewrapReport struct {
 func volumeRewrap() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rewrap [VOLUME...]", Short: "Wrap keys by the present key-encryption key",
-		Long: `It asks the nodes that have the volumes, and waits. Volumes stay open, and no disk is
-touched. Those that are wrapped by the present key are left. A node that cannot reach its key
-service leaves the request in the VeilVolume and tries again.`,
+		Long: `It writes a request for the node of each volume, and waits. Volumes stay open, and
+disks are not changed. A key that the present key-encryption key has wrapped stays as it is. If a
+node cannot reach its key service, the request stays in the VeilVolume, and the node tries again.`,
 		Example: `veilctl volume rewrap pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
 veilctl volume rewrap --all --wait 10m`,
 	}
@@ -48,7 +48,7 @@ veilctl volume rewrap --all --wait 10m`,
 	access.Register(cmd.Flags())
 	verb.CompleteNames(cmd, math.MaxInt, volumeNames(&access))
 	all := fs.Bool("all", false, "every volume and snapshot that has a key")
-	long := fs.Duration("wait", 2*time.Minute, "how long to wait for the nodes; 0: only ask")
+	long := fs.Duration("wait", 2*time.Minute, "how long to wait for the nodes; 0 does not wait")
 	return verb.Reporting(cmd, func(c verb.Call) error {
 		if *all == (len(c.Args) > 0) {
 			return fmt.Errorf("name volumes, or say --all: %w", verb.ErrUsage)

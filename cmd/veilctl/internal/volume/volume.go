@@ -60,8 +60,8 @@ func oneVolume(c verb.Call) (string, error) {
 func volumeShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show VOLUME", Short: "Show all that is known of one volume",
-		Long: `VOLUME is the name of the VeilVolume: the PersistentVolume's, or a snapshot's handle. No
-key is shown, wrapped ones neither.`,
+		Long: `VOLUME is the name of the VeilVolume, which is the name of the PersistentVolume or
+the handle of a snapshot. The output contains no key, not even a wrapped key.`,
 		Example: "veilctl volume show pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f",
 	}
 	var access remote.Access
