@@ -20,7 +20,7 @@ import (
 )
 
 // threeNodes returns the kubeconfig of a cluster: node-1 is well, the guard of node-2 is not in
-// force, and node-3 has no veild. Policies judge shop/web on node-1; shop/late is on no node yet.
+// force, and node-3 has no veild. The pod shop/web is on node-1, and shop/late is on no node yet.
 func threeNodes(t *testing.T) string {
 	t.Helper()
 	well := telemetry.Status{Node: "node-1", Guard: telemetry.Guard{InForce: true},
@@ -47,7 +47,7 @@ func TestVerbsOnOtherNodes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		args   string
 		status int
-		// want is in the output and the error.
+		// want holds strings that the output or the error contains.
 		want []string
 	}{
 		"one node": {"guard --node node-1", verb.ExitOK, []string{"Attached, both ways"}},
@@ -98,7 +98,8 @@ func TestVerbsOnOtherNodes(t *testing.T) {
 	}
 }
 
-// For programs, one node prints what it prints itself, and several are one document.
+// With -o json, the output for one node is the output of its veilctl, and the output for several
+// nodes is one document.
 func TestVerbsOnOtherNodesForPrograms(t *testing.T) {
 	kubeconfig := threeNodes(t)
 	output := func(args string, v any) error {
@@ -148,7 +149,7 @@ func TestNodesAreCompleted(t *testing.T) {
 
 // Each verb with veild's socket has --node and --cluster.
 func TestVerbsOfVeildReachOtherNodes(t *testing.T) {
-	// The first two have --cluster in a form of their own. The last reads frames of its machine.
+	// The first two implement --cluster themselves. The last reads frames on its own machine.
 	own := []string{"veilctl status", "veilctl policy wait", "veilctl leakcheck"}
 	everyVerb(newVeilctl(), func(v *cobra.Command) {
 		reaches := v.Flag("node") != nil && v.Flag("cluster") != nil

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// everyVerb calls f for each verb below cmd that people are shown.
+// everyVerb calls f for each verb below cmd that is not hidden.
 func everyVerb(cmd *cobra.Command, f func(*cobra.Command)) {
 	for _, v := range cmd.Commands() {
 		if v.Hidden {
@@ -100,7 +100,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// A wrong command line ends with status 2, and the error contains what to write.
+// A wrong command line ends with status 2, and the error says what to write instead.
 func TestWrongCommandLines(t *testing.T) {
 	for name, tt := range map[string]struct{ args, want string }{
 		"a mistyped verb":            {"stauts", "did you mean status?"},

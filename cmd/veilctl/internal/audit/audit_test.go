@@ -31,12 +31,12 @@ import (
 // node1 is a cluster of one node. Its API server has the secrets of redacttest, and runs pods.
 type node1 struct {
 	*redacttest.API
-	// says holds the node's answers, by verb; leakcheck is the log of the pod that reads uplinks.
-	// A verb without an answer is unknown.
+	// says holds the node's answers, by verb. The answer of leakcheck is the log of the pod that
+	// reads uplinks. A verb without an answer is an unknown verb.
 	says map[string]string
-	// forbidden reports whether no namespace may be made.
+	// forbidden reports whether creating namespaces is forbidden.
 	forbidden bool
-	// made are the pods that were made; gone reports whether the namespace was deleted.
+	// made are the pods that were created. gone reports whether the namespace was deleted.
 	made []corev1.Pod
 	gone bool
 	// interrupt is called when the pods are read; it may be nil.
@@ -63,11 +63,11 @@ func (n *node1) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			`"metadata":{"name":"veilctl-report-x"}}`)
 	case path == own && r.Method == http.MethodDelete:
 		n.gone = true
-		n.API.ServeHTTP(w, r) // it is not there any more
+		n.API.ServeHTTP(w, r) // answers "not found"
 	case path == own+"/serviceaccounts/default":
 		fmt.Fprint(w, `{"kind":"ServiceAccount","apiVersion":"v1"}`)
 	case path == own+"/pods" && r.Method == http.MethodPost:
-		body, _ := io.ReadAll(r.Body) // what is wrong with it, decoding reports
+		body, _ := io.ReadAll(r.Body) // decoding reports a truncated body
 		object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 		if err != nil {
 			panic(err)
@@ -106,7 +106,7 @@ func (n *node1) veilctl(_ context.Context, args []string, out, progress io.Write
 	return err
 }
 
-// wellNode returns a node that is well, sees no frame in clear, and has no flows.
+// wellNode returns a node without problems, without frames in clear and without flows.
 func wellNode() *node1 {
 	return &node1{API: redacttest.Planted(), says: map[string]string{
 		"status": `{"node":"node-1","ready":true,"guard":{"inForce":true,"drops":[` +
@@ -118,7 +118,7 @@ func wellNode() *node1 {
 	}}
 }
 
-// report runs the verb on the node, and returns the files by name and what was printed.
+// report runs the verb for the cluster, and returns the files by name and the printed output.
 func (n *node1) report(t *testing.T, ctx context.Context) (files map[string]string, out string,
 	err error) {
 	t.Helper()

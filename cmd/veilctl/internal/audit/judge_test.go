@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// Each exception of the document is read whole, and has a judgement.
+// Each exception of the document is read completely, and has a judgement.
 func TestExceptionsOfTheDocument(t *testing.T) {
 	rows := exceptions(docs.Security)
 	if len(rows) != len(judgements) || len(rows) < 17 {

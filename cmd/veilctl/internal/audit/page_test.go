@@ -22,8 +22,8 @@ import (
 var sampleDir = flag.String("sample", "",
 	"directory to which the page of the tests is written, to be looked at")
 
-// sample returns a result that is not finished: one node is well, one bad, one does not answer.
-// Each text that a node can choose contains text.
+// sample returns a result before finish. It has a good node, a bad node, and a node that does not
+// answer. Each string that a node can choose contains text.
 func sample(text string) *Result {
 	status := &Section{Name: "status", Title: "Status of the nodes", Text: "What status shows.",
 		Head: []string{"node", "veild", "tunnel", "peers that answer", "what is wrong"}}
@@ -54,7 +54,7 @@ func sample(text string) *Result {
 		Sections: []*Section{status, drops, versions, judgeExceptions(setting{cfg: cfg, from: "x"})}}
 }
 
-// render returns the page of a result that is finished now.
+// render finishes a result and returns its page.
 func render(t *testing.T, r *Result) string {
 	t.Helper()
 	r.finish(redact.New(nil, nil))
@@ -104,7 +104,7 @@ func TestPageShowsVerdictsFirst(t *testing.T) {
 	}
 }
 
-// A node's text never adds markup, and no control or format character comes out.
+// Text from a node never adds markup, and the page has no control or format characters from it.
 func TestHostileTextIsTextOnly(t *testing.T) {
 	tags := regexp.MustCompile(`<[^>]*>`)
 	want := tags.FindAllString(render(t, sample("")), -1)

@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// What `veilctl check` advises names flags that check takes, written as it takes them, or flags of
-// other programs.
+// The advice of `veilctl check` only names existing flags of check, in their correct form, and
+// flags of other programs.
 func TestCheckAdvisesFlagsThatItTakes(t *testing.T) {
 	others := []string{"--allocate-node-cidrs", "--arch", "--cluster-cidr", "--feature-gates",
 		"--goaway-chance", "--overwrite", "--pod-network-cidr", "--runtime-config",

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The names come from certificates that the CA of the kubeconfig signed.
+// certificateNames only accepts certificates that the given CA signed.
 func TestCertificateNames(t *testing.T) {
 	s := httptest.NewTLSServer(nil) // its certificate names 127.0.0.1 and ::1, and is its own CA
 	defer s.Close()

@@ -24,7 +24,7 @@ const (
 	otherKey     = "tdzEaXHPf+yh631bk4RMKCQw9Bj6NKJaJUkGb+Rw/lA="
 )
 
-// wellNode returns a node that is well, with a handshake with each of peers.
+// wellNode returns a node without problems that had a handshake with each of peers.
 func wellNode(t *testing.T, name, key string, peers ...string) NodeSeen {
 	t.Helper()
 	var public wgkey.Public

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// As veild cleanup does: a broken configuration must not keep Kubeveil on a node.
+// A broken configuration must not prevent the removal of Kubeveil from a node.
 func TestCleanupWorksWithABrokenConfiguration(t *testing.T) {
 	const good = "node: a\nclusterRanges: [10.244.0.0/16]\nserviceRanges: [10.96.0.0/12]\ncni: " +
 		"{confDir: /etc/other}\n"

@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// dropDaemon answers with d, and with what is wrong with a request.
+// dropDaemon is a veild whose page of drops returns the result of d.
 func dropDaemon(t *testing.T, d func(r *http.Request) (telemetry.Drops, error)) string {
 	t.Helper()
 	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
@@ -99,7 +99,7 @@ func TestDropsVerb(t *testing.T) {
 	}
 }
 
-// Programs get a line for each packet and nothing else.
+// With -o json, the output has a line for each packet and nothing else.
 func TestDropsAsLines(t *testing.T) {
 	daemon := dropDaemon(t, func(*http.Request) (telemetry.Drops, error) { return dropped(), nil })
 	var out, notes bytes.Buffer

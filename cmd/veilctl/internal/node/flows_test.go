@@ -34,7 +34,7 @@ func flowsOf(alarms int) telemetry.Flows {
 	return f
 }
 
-// flowDaemon answers with f, and keeps the query of the last request.
+// flowDaemon is a veild whose page of flows returns f. It stores the query of the last request.
 func flowDaemon(t *testing.T, f telemetry.Flows, query *atomic.Value) string {
 	t.Helper()
 	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
@@ -100,7 +100,7 @@ func TestFlowsVerb(t *testing.T) {
 	}
 }
 
-// Programs get a line for each connection, and one for the summary.
+// With -o json, the output has a line for each connection and a line for the summary.
 func TestFlowsAsLines(t *testing.T) {
 	var query atomic.Value
 	var out bytes.Buffer

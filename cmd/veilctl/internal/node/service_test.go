@@ -17,8 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// serviceDaemon answers from a planner with one service: a backend that is ready, and one that
-// terminates.
+// serviceDaemon is a veild with one service. The service has a ready and a terminating backend.
 func serviceDaemon(t *testing.T, change func(*service.Service)) string {
 	t.Helper()
 	return serviceDaemonOn(t, "node-1", change)
@@ -149,7 +148,8 @@ func TestServiceVerbs(t *testing.T) {
 	}
 }
 
-// Beside another proxy the status shows what veild does: it leads to API servers.
+// If another program translates services, the status shows that veild translates only the service
+// of the API servers.
 func TestServicesLineBesideAnotherProxy(t *testing.T) {
 	got := servicesLine(&telemetry.Services{APIOnly: true, Listed: true, Known: 1,
 		APIServers: []telemetry.APIServer{

@@ -26,7 +26,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		Service())
 }
 
-// daemon answers on a socket with s, as a veild that is (not) ready.
+// daemon serves s on a socket, like veild. ready reports whether this veild is ready.
 func daemon(t *testing.T, s telemetry.Status, ready bool) string {
 	t.Helper()
 	return verbtest.Daemon(t, s, ready, nil)
@@ -142,7 +142,7 @@ func TestStatusOfATunnelWithoutAKey(t *testing.T) {
 	}
 }
 
-// A node that never heard of the cluster has no last good table.
+// A node that never had an answer from the source has no last good table.
 func TestStatusBeforeTheSourceIsHeard(t *testing.T) {
 	unheard := sample()
 	unheard.Source.Synced = false

@@ -31,7 +31,7 @@ func seenDaemon(t *testing.T, s suggest.Seen) string {
 		}})
 }
 
-// shopPods are the pods of shop by label app, with an address each.
+// shopPods holds the addresses of the pods of shop, keyed by their label app.
 var shopPods = map[string]string{"client": "198.18.1.1", "web": "198.18.1.2", "db": "198.18.1.3"}
 
 func rowOf(subject string, egress bool, peer string, port uint16) suggest.Row {
@@ -54,8 +54,8 @@ var seenByTwo = []suggest.Seen{
 	{Node: "node-2", Rows: []suggest.Row{rowOf("web", true, "db", 5432),
 		rowOf("db", false, "web", 5432), rowOf("web", true, "203.0.113.1", 443)}}}
 
-// What is suggested is read as any file of policies, and a try of it ends no connection that it was
-// made from. It denies others.
+// Suggested policies are a valid file of policies. A try of them ends none of the connections from
+// which they were made, and denies other connections.
 func TestSuggestedPoliciesEndNothing(t *testing.T) {
 	var text bytes.Buffer
 	errtest.Must(t, suggest.Write(&text, "shop", seenByTwo, nil))
@@ -103,7 +103,7 @@ func TestSuggestedPoliciesEndNothing(t *testing.T) {
 	}
 }
 
-// With --cluster, the nodes' answers make one document.
+// With --cluster, the answers of all nodes become one document.
 func TestSuggestMergesNodes(t *testing.T) {
 	cluster := &verbtest.Cluster{Sockets: map[string]string{"node-1": seenDaemon(t, seenByTwo[0]),
 		"node-2": seenDaemon(t, seenByTwo[1]), "node-3": ""},

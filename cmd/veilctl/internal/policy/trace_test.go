@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// traceDaemon answers each trace with t, and notes the query.
+// traceDaemon is a veild that answers each trace with answer. It stores the query of the last one.
 func traceDaemon(t *testing.T, answer keeper.Trace, query *string) string {
 	t.Helper()
 	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{

@@ -24,7 +24,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// tryDaemon answers t for policies that veild can read, and puts them into got.
+// tryDaemon is a veild that answers each try with tried if it can read the policies. It stores the
+// policies in got.
 func tryDaemon(t *testing.T, tried keeper.Tried, got *policy.Policies) string {
 	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
 		telemetry.PolicyTryPage: func(r *http.Request) (any, error) {
@@ -71,7 +72,7 @@ func try(t *testing.T, socket, text string, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// veild reads the same policies that it would read from an API server.
+// veild reads the same policies from a try as from an API server.
 func TestTryPassesPoliciesOn(t *testing.T) {
 	var got policy.Policies
 	socket := tryDaemon(t, keeper.Tried{Node: "node-1", Result: trial.Result{Connections: 5,
@@ -178,7 +179,7 @@ func TestTryNeedsSomethingToTry(t *testing.T) {
 	}
 }
 
-// Other nodes get what the caller's file has, and answer for themselves.
+// Other nodes get the content of the user's file, and each evaluates its own pods.
 func TestTryOnOtherNodes(t *testing.T) {
 	var got policy.Policies
 	tried := keeper.Tried{Node: "node-1", Result: trial.Result{Connections: 5, Same: 5}}

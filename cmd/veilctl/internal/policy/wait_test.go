@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// A node that enforces the revision lists nothing. Another one lists before it gives up, since the
-// policies may have changed after the revision was.
+// A node that enforces the revision does not list the policies. Another node lists them before it
+// gives up, because the policies may have changed after the revision was computed.
 func TestPolicyWaitComparesARevisionBeforeItLists(t *testing.T) {
 	var listed keeper.Progress
 	compared, lists := 0, 0

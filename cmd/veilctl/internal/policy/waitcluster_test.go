@@ -20,7 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// nodesThat answer for node-1 to node-3; a node without an answer enforces the policies.
+// nodesThat returns a clusterWait for node-1 to node-3, and the number of requests by pod. A node
+// without a function in answer enforces the policies.
 func nodesThat(answer map[string]func(asked int) (string, error)) (*clusterWait, map[string]int) {
 	var mu sync.Mutex
 	asked := map[string]int{}
@@ -42,8 +43,8 @@ func nodesThat(answer map[string]func(asked int) (string, error)) (*clusterWait,
 	}, asked
 }
 
-// runToTheEnd runs w on a clock that stands still while anything works: all nodes are asked before
-// the timeout.
+// runToTheEnd runs w with a fake clock that stops while any goroutine works. So all nodes get their
+// requests before the timeout.
 func runToTheEnd(t *testing.T, w *clusterWait, timeout time.Duration) (r clusterProgress,
 	err error) {
 	t.Helper()
@@ -69,7 +70,8 @@ func TestPolicyWaitOfAClusterAsksLateNodesAgain(t *testing.T) {
 	}
 }
 
-// A node lists all policies only if no node before it did, or if it does not enforce what they list.
+// A node lists all policies only if no earlier node enforces them, or if it does not enforce the
+// revision of the earlier node.
 func TestPolicyWaitOfAClusterComparesRevisionsBeforeItLists(t *testing.T) {
 	const nodes, late = 200, "veild-150"
 	var mu sync.Mutex
@@ -163,7 +165,8 @@ func TestPolicyWaitOfAClusterFailsClosed(t *testing.T) {
 	}
 }
 
-// A node whose DaemonSet has made no pod yet holds the wait up; one without Linux does not.
+// The wait does not end while a Linux node has no pod of veild. Nodes with other systems do not
+// count.
 func TestPolicyWaitOfAClusterCountsNodesWithoutAPod(t *testing.T) {
 	node := func(name, system string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,

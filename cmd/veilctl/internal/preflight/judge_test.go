@@ -35,7 +35,7 @@ func node(i int) NodeFacts {
 	}
 }
 
-// good returns a fresh kubeadm cluster. Its only finding is about nodeRanges.
+// good returns the facts of a new kubeadm cluster. Only the finding about nodeRanges is not OK.
 func good() Facts {
 	return Facts{
 		Server: Server{Address: "https://198.18.0.2:6443", Version: "v1.36.3", Policies: true},
@@ -52,7 +52,7 @@ func good() Facts {
 	}
 }
 
-// frontend sets services.apiFrontends, and what the servers' certificates name.
+// frontend sets services.apiFrontends, and the certificates of the servers.
 func frontend(f *Facts, found ...Certificate) {
 	f.Config += "serviceProxy: ebpf\nservices: {apiFrontends: ['198.18.0.9:6443']}\n"
 	f.Certificates = found
@@ -97,8 +97,7 @@ func TestFreshCluster(t *testing.T) {
 	}
 }
 
-// Each situation changes one thing of a fresh cluster, and is recognised by one finding, with a
-// remedy.
+// Each situation changes one fact of a new cluster. One finding must report it, with a remedy.
 func TestEachSituationHasOneFinding(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	for name, tt := range map[string]struct {
@@ -326,8 +325,8 @@ func TestEachSituationHasOneFinding(t *testing.T) {
 	}
 }
 
-// The lists here are what manifests/ has: an object that is added there and not here would not be
-// checked.
+// The lists of this package agree with manifests/. Otherwise, an object that is added there would
+// not be checked.
 func TestAgreesWithManifests(t *testing.T) {
 	type object struct {
 		Kind, APIVersion string

@@ -83,7 +83,7 @@ func TestEachSecretIsRemoved(t *testing.T) {
 	}
 }
 
-// The facts that a bug report is for stay.
+// Facts that a bug report needs are not removed.
 func TestBugReportKeepsFactsThatAreNotSecret(t *testing.T) {
 	r := redact.New([]string{public}, []string{"short"})
 	for _, text := range []string{

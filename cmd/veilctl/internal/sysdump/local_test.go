@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// A node whose API server and veild are away is dumped all the same, without secrets.
+// A local dump works without an API server and without a running veild, and has no secrets.
 func TestLocalSysdumpNeedsNoAPIServer(t *testing.T) {
 	dir := t.TempDir()
 	logs := filepath.Join(dir, "kube-system_veild-a_uid", "veild")

@@ -21,7 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// No secret comes out, other text does, and an unreadable object does not end the dump.
+// The dump has no secrets and keeps other text. An unreadable object does not end the dump.
 func TestSysdumpHasNoSecret(t *testing.T) {
 	api := redacttest.Planted()
 	server := httptest.NewServer(api)

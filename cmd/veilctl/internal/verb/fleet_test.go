@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// printed runs a fleet of nodes, whose pods have their names, and returns what it prints.
+// printed runs a verb on nodes and returns its output. Pods have the names of their nodes.
 func printed(t *testing.T, nodes []string, json bool,
 	exec func(ctx context.Context, pod string) ([]byte, error)) (string, error) {
 	t.Helper()
@@ -102,7 +102,8 @@ func TestAnswersOfNodes(t *testing.T) {
 	}
 }
 
-// Objects, one per line, have the name of their node. A node without an answer is a line.
+// Each JSON line has the name of its node. For a node without an answer, there is a line with the
+// error.
 func TestLinesOfNodes(t *testing.T) {
 	var out bytes.Buffer
 	f := fleet{pods: map[string]string{"a": "a", "b": ""}, json: true, lines: true,
@@ -154,7 +155,7 @@ func TestFollowedNodes(t *testing.T) {
 	}
 }
 
-// A verb in a pod ends when its caller has gone.
+// A verb in a pod ends when its caller has ended.
 func TestFollowingEndsWithStdin(t *testing.T) {
 	in, caller := io.Pipe()
 	ctx := untilEnd(t.Context(), in)
@@ -165,7 +166,7 @@ func TestFollowingEndsWithStdin(t *testing.T) {
 	<-ctx.Done()
 }
 
-// The command line of another node has the flags and arguments of this one.
+// The command line for another node has the flags and arguments of the user's command line.
 func TestCommandLineOfOtherNodes(t *testing.T) {
 	root, cmd := &cobra.Command{Use: "veilctl"}, &cobra.Command{Use: "drops X", Example: "drops x"}
 	cmd.Flags().StringP("port", "p", "", "")

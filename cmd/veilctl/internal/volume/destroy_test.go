@@ -25,14 +25,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// lost is a cluster with a volume and a snapshot of node-1, which both have claims of people.
+// lost is a cluster with a volume and a snapshot on node-1. Both have objects of a user: a claim
+// and a VolumeSnapshot.
 type lost struct {
 	destroyer
 	client *fake.FakeDynamicClient
 }
 
-// lostObject is an object that is for a volume, or stands for it. It has the finalizer of its
-// side-car and one more.
+// lostObject returns an object of Kubernetes for a volume. It has the finalizer of b's side-car and
+// one more.
 func lostObject(apiVersion, kind, namespace, name string, b belonging,
 	fields map[string]any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind}}
@@ -79,7 +80,7 @@ func newLost(t *testing.T, change func(*volume.State), nodes ...runtime.Object) 
 	}
 
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, objects...)
-	// As the API server does: an object with finalizers is only marked.
+	// Like the API server, only mark an object with finalizers as deleted.
 	client.PrependReactor("delete", "*",
 		func(a clienttesting.Action) (bool, runtime.Object, error) {
 			resource, name := a.GetResource(), a.(clienttesting.DeleteAction).GetName()
@@ -219,8 +220,8 @@ func TestVolumeOfANodeThatIsThereIsNotDestroyed(t *testing.T) {
 	}
 }
 
-// Without the first step there is no second. A repetition completes what was cut short after the
-// first.
+// If the first step fails, the second is not done. If the second fails, a repetition completes the
+// destruction.
 func TestDestructionThatFails(t *testing.T) {
 	l := newLost(t, func(*volume.State) {})
 	refuse := map[string]bool{"update veilvolumes": true, "delete persistentvolumes": true}

@@ -17,8 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// newUnowned returns the cluster of newLost without the PersistentVolume, as the policy Retain
-// leaves it once a person has deleted that object.
+// newUnowned returns the cluster of newLost without the PersistentVolume, as after a user deleted a
+// PersistentVolume with the reclaim policy Retain.
 func newUnowned(t *testing.T, nodes ...runtime.Object) *lost {
 	t.Helper()
 	l := newLost(t, func(*volume.State) {}, nodes...)
@@ -32,7 +32,7 @@ func TestVolumeWithoutAnOwnerIsDestroyedByItsNode(t *testing.T) {
 		nodes []runtime.Object
 		name  string
 		edit  func(o *unstructured.Unstructured)
-		// node does what the node's driver does when it sees the request.
+		// node does the work of the node's driver when the driver sees the request.
 		node func(l *lost) error
 		// asked and destroyed are the result, want is part of its error.
 		asked, destroyed bool
@@ -103,7 +103,7 @@ func TestVolumeWithoutAnOwnerIsDestroyedByItsNode(t *testing.T) {
 	}
 }
 
-// waited is waitDestroyed with an expired time.
+// waited calls waitDestroyed with a context that has ended.
 func (l *lost) waited(t *testing.T, r destroyReport) destroyReport {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -133,7 +133,7 @@ func TestVolumesAreShownWithoutKeys(t *testing.T) {
 	}
 }
 
-// veilVolume is a state as the API server has it.
+// veilVolume returns the VeilVolume object for a state.
 func veilVolume(t *testing.T, st volume.State) *unstructured.Unstructured {
 	t.Helper()
 	text, err := json.Marshal(st)
@@ -152,7 +152,7 @@ func veilVolume(t *testing.T, st volume.State) *unstructured.Unstructured {
 	}}
 }
 
-// fakeStore is a store that has states, and no API server behind it.
+// fakeStore returns a store with states and a fake API server.
 func fakeStore(t *testing.T, states ...volume.State) *kubestore.Store {
 	var objects []runtime.Object
 	for _, s := range states {
@@ -217,8 +217,8 @@ func TestRewrapIsAskedForAndAwaited(t *testing.T) {
 	}
 }
 
-// saved is a volume whose key is in a file, saved as kubectl does; it returns the paths of both and
-// the key.
+// saved saves a volume's state, in the form of kubectl's output, and its key-encryption key in
+// files. It returns the paths of both files, the volume's key and the state.
 func saved(t *testing.T) (state, kek string, data *keyring.Secret, st volume.State) {
 	t.Helper()
 	dir := t.TempDir()
@@ -284,7 +284,7 @@ func TestRecover(t *testing.T) {
 	}
 }
 
-// With no cluster left the entry of a Secret is in a file, too.
+// Without a cluster, the content of the Secret with the key-encryption key can be read from a file.
 func TestRecoverByASecretThatWasSaved(t *testing.T) {
 	nettest.NeedRoot(t)
 	_, kek, data, st := saved(t)
