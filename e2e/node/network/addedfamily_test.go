@@ -17,9 +17,9 @@ import (
 
 // IPv6 is added to a running cluster of IPv4. Kubernetes never changes a Node's pod prefixes, so
 // IPv6 comes with nodes that join. A node whose configuration does not have the new ranges yet
-// keeps its peers by IPv4. It reports the ranges that it does not take, and sends nothing to them.
-// Once all nodes have the ranges, pods talk within 20 s by each family that both have, in the
-// tunnel. Older connections go on.
+// keeps its peers by IPv4. It reports the ranges that it does not accept, and sends nothing to
+// them. Within 20 s after all nodes have the ranges, pods reach each other through the tunnel by
+// each family that both have. Existing connections continue.
 func TestAFamilyIsAdded(t *testing.T) {
 	four := map[string]any{"clusterRanges": lab.IPv4.ClusterRanges(),
 		"serviceRanges": lab.IPv4.ServiceRanges()}

@@ -18,7 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Without the API server, and through a change of a node's key, pods come, go and talk.
+// Pods can be added, removed and reached while the API server is down, and while a node's key
+// changes.
 func TestAPIServerAway(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	pods := nodetest.EchoPods(ctx, t, l)
@@ -81,8 +82,8 @@ func changeKey(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	talk(ctx, t, pods[0], pods[1])
 }
 
-// apiAway lets pods come and go on all nodes and restarts veild while the API server is away, for
-// the given time at least.
+// apiAway stops the API server for at least the time away. Meanwhile it adds and removes pods on
+// all nodes, and restarts veild.
 func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, away time.Duration) {
 	held := nodetest.Hold(ctx, t, pods[0], pods[1].Addr(true))
 	errtest.Must(t, l.Control.StopAPIServer(ctx))
@@ -130,7 +131,7 @@ func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, awa
 		gone.Round(time.Second), rounds, h.Records, h.MaxGapMillis)
 }
 
-// restartVeild kills veild, starts it again, and waits until it reports the node in order.
+// restartVeild kills veild, starts it again, and waits until it reports no problem.
 func restartVeild(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	nodetest.KillProgram(ctx, t, n, "veild")

@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 )
 
-// Between a reboot and veild, a host's own processes could reach pods of other
-// nodes by the default route; the boot unit closes that before the network is up.
+// Between a reboot and the start of veild, processes of the host could send packets for pods of
+// other nodes in clear, by the default route. The boot unit prevents this before the network is up.
 func TestHostProcessesOfARebootedNodeAreClosed(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{BootUnit: true})
 	for _, n := range l.Nodes() {

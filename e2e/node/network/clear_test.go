@@ -12,7 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// talk lets two pods on two nodes exchange messages both ways by both protocols and all families.
+// talk exchanges messages between pods on two nodes, in both directions, by TCP and UDP and all
+// address families.
 func talk(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 	t.Helper()
 	for _, pair := range [][2]*lab.Pod{{a, b}, {b, a}} {
@@ -31,8 +32,8 @@ func talk(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 	}
 }
 
-// between logs what may have kept two pods from one another: the drops with reasons, the entries of
-// connection tracking, and the pods' neighbours.
+// between logs state that may explain why two pods cannot reach each other: drops with reasons,
+// conntrack entries, and the pods' neighbours.
 func between(ctx context.Context, t *testing.T, pods ...*lab.Pod) {
 	t.Helper()
 	for _, p := range pods {
@@ -46,7 +47,7 @@ func between(ctx context.Context, t *testing.T, pods ...*lab.Pod) {
 	}
 }
 
-// The negative control: the oracle sees the traffic of a network that does not encrypt.
+// This is the negative control: the oracle sees the traffic of a network that does not encrypt.
 func TestOracleSeesTheClearNetwork(t *testing.T) {
 	t.Parallel()
 	for _, family := range []lab.Family{lab.IPv4, lab.IPv6, lab.Dual} {

@@ -22,16 +22,16 @@ import (
 )
 
 // containers runs containers of the manifests on a node without a runtime. Each has a root
-// directory like the image's, the mounts and the capabilities of the manifest, and read-only paths
-// where a runtime makes them read-only. It cannot show what seccomp, AppArmor, SELinux and the
-// device cgroup forbid. It adds CAP_SYS_CHROOT, which it needs itself.
+// directory like the image's root directory, and the mounts, capabilities and read-only paths that
+// a runtime would set. It does not apply seccomp, AppArmor, SELinux and the device cgroup. It adds
+// CAP_SYS_CHROOT, which it needs itself.
 type containers struct {
 	node *lab.Node
-	// root is the root directory of the containers, as the node sees it.
+	// root is the path of the containers' root directory on the node.
 	root string
 }
 
-// binDir stands for the machine's own /opt/cni/bin, which a lab must not touch.
+// binDir replaces /opt/cni/bin, because a lab must not change this folder of the machine.
 const binDir = "/run/test/opt-cni-bin"
 
 func newContainers(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) containers {
@@ -53,8 +53,8 @@ echo old >%[3]s/host-local
 	return c
 }
 
-// kubeletFiles writes the files of a kubelet: the token, and the three ConfigMaps, two of which
-// kubeadm made.
+// kubeletFiles writes the files that a kubelet would mount: the token, and the three ConfigMaps.
+// kubeadm makes two of these.
 func (c containers) kubeletFiles(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
 	ca := filetest.Read(t, filepath.Join(c.node.Disk(), "etc/kubeveil/ca.crt"))
@@ -85,8 +85,7 @@ current-context: default
 	}
 }
 
-// script returns a shell script that stands for a container of a DaemonSet, init containers
-// included.
+// script returns a shell script that runs a container or init container of a DaemonSet.
 func (c containers) script(t *testing.T, ds *unstructured.Unstructured, name string) string {
 	t.Helper()
 	var typed appsv1.DaemonSet
@@ -95,7 +94,7 @@ func (c containers) script(t *testing.T, ds *unstructured.Unstructured, name str
 	spec := typed.Spec.Template.Spec
 	lines := []string{"set -e",
 		"mount --bind " + c.root + " " + c.root,
-		// As runtimes do: /sys and /proc/sys are read-only.
+		// Like a runtime, mount /sys and /proc/sys read-only.
 		"mount -t proc proc " + c.root + "/proc", "mount --bind " + c.root + "/proc/sys " + c.root +
 			"/proc/sys", "mount -o remount,bind,ro " + c.root + "/proc/sys",
 		"mount -t sysfs -o ro sysfs " + c.root + "/sys",
@@ -183,7 +182,7 @@ func daemonSet(t *testing.T, file string) *unstructured.Unstructured {
 	return manifesttest.Read(t, filepath.Join(nodetest.Root(t), "manifests", file)).Object
 }
 
-// start runs a container of a manifest until it ends or is signalled to.
+// start starts a container of a manifest. It runs until it ends by itself or by a signal.
 func (c containers) start(ctx context.Context, t *testing.T, file, name string) *lab.Process {
 	t.Helper()
 	return c.startOf(ctx, t, daemonSet(t, file), name)
@@ -213,7 +212,7 @@ func (c containers) run(ctx context.Context, t *testing.T, file, name string) st
 }
 
 // The programs work with the capabilities and mounts of the manifests. A node becomes ready, its
-// pods talk, their MTU follows, and cleaning up leaves nothing.
+// pods reach each other, their MTU follows the underlay, and the clean-up removes everything.
 func TestContainersOfTheManifests(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoBoot: true})
 	var all []containers
@@ -275,7 +274,7 @@ func TestContainersOfTheManifests(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// clean checks that nothing of Kubeveil is on a node.
+// clean checks that a node has no state of Kubeveil.
 func clean(t *testing.T, c containers) {
 	t.Helper()
 	for _, path := range []string{"/run/kubeveil", "/etc/cni/net.d/05-kubeveil.conflist",

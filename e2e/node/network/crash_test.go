@@ -19,16 +19,16 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// makerEnv names the environment variable by which TestMaker is the process that crashes; its value
+// makerEnv names the environment variable that makes TestMaker the process that crashes. Its value
 // is the folder for the lab's artefacts.
 const makerEnv = "KUBEVEIL_LAB_MAKER"
 
-// TestMaker, when its variable is set, makes hosts, starts a program in one, prints their names on
-// the machine, and waits.
+// TestMaker does nothing unless makerEnv is set. Then it makes hosts, starts a program in one,
+// prints the program's process id and the host's network namespace, and waits.
 func TestMaker(t *testing.T) {
 	dir := os.Getenv(makerEnv)
 	if dir == "" {
-		return // part of TestCrashLeavesNothingRunning, and nothing by itself
+		return // only TestCrashLeavesNothingRunning sets the variable
 	}
 	l, err := lab.New(t.Context(), lab.Options{Nodes: -1, NoAPIServer: true, Dir: dir})
 	errtest.Must(t, err)
@@ -40,18 +40,18 @@ func TestMaker(t *testing.T) {
 	p, err := l.Outside.Start(t.Context(), "sleep", "600")
 	errtest.Must(t, err)
 	fmt.Printf("made %d in %s\n", p.PID(), l.Outside.NetNS())
-	_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent, should that end first
+	_, _ = io.Copy(io.Discard, os.Stdin) // wait; standard input ends if the parent ends first
 }
 
-// runs reports whether a process runs; one that has ended and was not reaped does not.
+// runs reports whether a process runs. A process that has ended and was not reaped does not run.
 func runs(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, found := bytes.Cut(stat, []byte(") "))
 	return err == nil && found && !bytes.HasPrefix(state, []byte("Z"))
 }
 
-// A process that made a lab is killed and can clean up nothing. The processes in its hosts end all
-// the same, and so do the hosts.
+// If a process that made a lab is killed, it cannot clean up. The hosts and the processes in them
+// end nevertheless.
 func TestCrashLeavesNothingRunning(t *testing.T) {
 	nettest.NeedRoot(t)
 	nodetest.WaitTurn(t)
@@ -80,7 +80,7 @@ func TestCrashLeavesNothingRunning(t *testing.T) {
 
 	t.Cleanup(func() {
 		if holder != 0 && runs(holder) {
-			_ = syscall.Kill(holder, syscall.SIGKILL) // the init of all that is in the host
+			_ = syscall.Kill(holder, syscall.SIGKILL) // the init of all processes in the host
 		}
 		for _, tree := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 			groups, _ := filepath.Glob(fmt.Sprintf("%s/kubeveil-lab-%d-*", tree, maker.Process.Pid))

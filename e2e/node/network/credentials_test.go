@@ -17,10 +17,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// The credentials of a node's daemon expire. Its pods talk on, pods come and go, a restart changes
-// none of that, and nothing is in clear. Its status names the API server's answer once a request is
-// refused. Changes of that time are in force within 20 s after the credentials are right again,
-// without a restart.
+// The credentials of a node's daemon expire. Its pods still reach other pods, pods can be added and
+// removed, also after a restart of the daemon, and nothing is in clear. After a request is refused,
+// the node's status contains the API server's answer. Changes in this time are in force within 20 s
+// after the credentials are valid again, without a restart.
 func TestCredentialsExpire(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	pods := nodetest.EchoPods(ctx, t, l)
@@ -32,7 +32,7 @@ func TestCredentialsExpire(t *testing.T) {
 	t.Run("while it runs", func(t *testing.T) {
 		needLong(t, "a client remembers for up to a minute what the file had")
 		expire(ctx, t, l, pods, 2*time.Minute, func() {
-			// A running watch goes on with expired credentials until the server ends it.
+			// The server does not end a running watch when its credentials expire.
 			errtest.Must(t, l.Control.StopAPIServer(ctx))
 			errtest.Must(t, l.Control.StartAPIServer(ctx))
 		})
@@ -40,8 +40,8 @@ func TestCredentialsExpire(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// expire replaces the token of the second node by one that the API server does not take. It repeats
-// cut, which ends the daemon's connections, until the node's status names the refusal.
+// expire replaces the token of the second node by a token that the API server refuses. It repeats
+// cut, which ends the daemon's connections, until the node's status contains the refusal.
 func expire(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, patience time.Duration,
 	cut func()) {
 	t.Helper()
@@ -66,7 +66,7 @@ func expire(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, pati
 	talk(ctx, t, pods[0], fresh)
 	errtest.Must(t, fresh.Del(ctx))
 
-	// A node that joins meanwhile is a peer afterwards.
+	// A node that joins meanwhile must become a peer after the credentials are valid again.
 	joined, err := l.AddNode(ctx)
 	errtest.Must(t, err)
 	nodetest.WaitReady(ctx, t, joined)

@@ -24,40 +24,40 @@ import (
 const (
 	// interval is the pause between datagrams of a flow.
 	interval = 5 * time.Millisecond
-	// workerBack is within what traffic flows again after the worker was killed. On an idle
-	// machine it is one second; tests share theirs.
+	// workerBack is the time within which traffic flows again after the worker was killed. On an
+	// idle machine one second is enough, but tests share the machine.
 	workerBack = 3 * time.Second
-	// said is the number of datagrams after which a sink reports its count.
+	// said is the number of datagrams between two reports of a sink.
 	said = 20
-	// pause is the longest gap in a flow that nothing was done to, on a loaded machine.
+	// pause is the longest gap in an undisturbed flow on a loaded machine.
 	pause = time.Second
 )
 
-// flow is traffic from a place to another.
+// flow is traffic from one place to another.
 type flow struct {
 	name     string
 	from, to traffic.Place
 	addr     netip.Addr
-	// tcp is one connection whose records are answered, else it is one-way UDP. A place can
-	// take one flow of UDP only.
+	// tcp reports whether the flow is a TCP connection whose records are answered. Otherwise it is
+	// one-way UDP. A place can receive only one UDP flow.
 	tcp bool
 }
 
-// load is flows that run.
+// load is a set of running flows.
 type load struct {
 	flows []flow
-	// near is the connection or the source, far the sink; far is nil for TCP.
+	// near holds the process of each flow that sends. far holds the sink of each flow; nil for TCP.
 	near, far []*lab.Process
 }
 
-// startLoad starts flows; places that TCP goes to need an echo server.
+// startLoad starts flows. The destination of a TCP flow needs an echo server.
 func startLoad(ctx context.Context, t *testing.T, flows ...flow) *load {
 	t.Helper()
 	l := &load{flows: flows}
 	t.Cleanup(func() {
 		for _, p := range append(l.near, l.far...) {
 			if p != nil {
-				// a sink left over would take the next one's port
+				// a sink that still runs would occupy the port of the next sink
 				_ = p.Kill(context.WithoutCancel(ctx))
 			}
 		}
@@ -78,7 +78,7 @@ func startLoad(ctx context.Context, t *testing.T, flows ...flow) *load {
 	return l
 }
 
-// received returns the last count of datagrams that a sink reported.
+// received returns the number of datagrams in the last report of a sink.
 func received(sink *lab.Process) (int, error) {
 	b, err := os.ReadFile(sink.Stdout)
 	if err != nil {
@@ -91,7 +91,7 @@ func received(sink *lab.Process) (int, error) {
 	return n, err
 }
 
-// flowing waits until each flow of UDP brings datagrams that were sent after the call.
+// flowing waits until datagrams of each UDP flow arrive that were sent after the call.
 func (l *load) flowing(ctx context.Context, t *testing.T, timeout time.Duration) {
 	t.Helper()
 	before := make([]int, len(l.far))
@@ -106,7 +106,7 @@ func (l *load) flowing(ctx context.Context, t *testing.T, timeout time.Duration)
 		}
 		err := lab.Until(ctx, timeout, func() error {
 			n, err := received(far)
-			// The first new line may count what came before the call.
+			// The first new report may include datagrams that arrived before the call.
 			if err == nil && n < before[i]+2*said {
 				err = fmt.Errorf("%d datagrams arrived, %d before", n, before[i])
 			}
@@ -118,16 +118,16 @@ func (l *load) flowing(ctx context.Context, t *testing.T, timeout time.Duration)
 	}
 }
 
-// limits are the losses and pauses that end allows.
+// limits are the losses and gaps that end allows.
 type limits struct {
-	// gap is the longest time without a datagram or without an answer by TCP.
+	// gap is the longest time without a datagram, or without an answer on a TCP connection.
 	gap time.Duration
-	// lossy allows datagrams to be lost, but not for longer than gap.
+	// lossy reports whether datagrams may be lost, but not for longer than gap.
 	lossy bool
 }
 
-// end ends the flows and checks that no connection broke and no gap was too long. It
-// logs what it measured.
+// end ends the flows, logs the measurements, and checks that no connection broke and no gap was too
+// long.
 func (l *load) end(ctx context.Context, t *testing.T, allowed limits) {
 	t.Helper()
 	for i, f := range l.flows {
@@ -149,7 +149,7 @@ func (l *load) end(ctx context.Context, t *testing.T, allowed limits) {
 			gap = d.MaxGapMillis
 			t.Logf("%-24s %5d datagrams sent (%d refused), %d missing, longest gap %.0f ms", f.name,
 				sent.Sent, sent.Failed, d.Missing, gap)
-			// One in two hundred is noise on a machine that others load.
+			// A loss of one in two hundred is noise on a loaded machine.
 			if !allowed.lossy && d.Missing > 1+sent.Sent/200 {
 				t.Errorf("%s: %d of %d datagrams were lost", f.name, d.Missing, sent.Sent)
 			}
@@ -157,7 +157,7 @@ func (l *load) end(ctx context.Context, t *testing.T, allowed limits) {
 
 		limit := float64(allowed.gap.Milliseconds())
 		if f.tcp && allowed.lossy {
-			limit *= 2 // retransmission backs off: up to as long again
+			limit *= 2 // the backoff of retransmissions can double the gap
 		}
 		if gap > limit {
 			t.Errorf("%s stood still for %.0f ms, want at most %.0f", f.name, gap, limit)
@@ -173,7 +173,8 @@ func pair(ctx context.Context, t *testing.T, l *lab.Lab) (a, b *lab.Pod) {
 	return pods[0], pods[1]
 }
 
-// bothWays returns one-way UDP and TCP in both directions between two pods, the families mixed.
+// bothWays returns flows of one-way UDP and TCP between two pods, in both directions and with both
+// families.
 func bothWays(a, b *lab.Pod) []flow {
 	return []flow{
 		{name: "UDP a to b, IPv4", from: a, to: b, addr: b.Addr(false)},
@@ -183,8 +184,8 @@ func bothWays(a, b *lab.Pod) []flow {
 	}
 }
 
-// startVeild starts veild and waits until it has done its first apply. program is another program
-// file; empty means the installed one.
+// startVeild starts veild and waits until its first apply. program is the program file; "" means
+// the installed file.
 func startVeild(ctx context.Context, t *testing.T, n *lab.Node, program string) *lab.Process {
 	t.Helper()
 	var p *lab.Process
@@ -201,7 +202,7 @@ func startVeild(ctx context.Context, t *testing.T, n *lab.Node, program string) 
 	return p
 }
 
-// adopted fails when a veild that was started beside a living data path changed it.
+// adopted fails the test if a veild that found a working data path changed it.
 func adopted(t *testing.T, p *lab.Process) {
 	t.Helper()
 	b := filetest.Read(t, p.Stderr)
@@ -215,7 +216,8 @@ func adopted(t *testing.T, p *lab.Process) {
 	}
 }
 
-// A dead veild costs nothing: flows live, pods come and go, and the next veild adopts the state.
+// While veild is dead, flows continue and pods can be added and removed. The next veild adopts the
+// state.
 func TestVeildKilledUnderLoad(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	a, b := pair(ctx, t, l)
@@ -251,7 +253,8 @@ func TestVeildKilledUnderLoad(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// An upgrade is SIGTERM and another program: no flow is lost, and nothing changes.
+// An upgrade is SIGTERM and the start of another program. No flow breaks, and the state does not
+// change.
 func TestVeildUpgradedUnderLoad(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	// It stays, and is linked again only after a change. Others measure meanwhile.
@@ -288,8 +291,8 @@ func TestVeildUpgradedUnderLoad(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// killDevice ends the process of a node's tunnel device by SIGKILL and waits until it is gone; only
-// the supervisor starts another. That process is a child of the supervisor, or of one that is dead.
+// killDevice kills the process of a node's tunnel device with SIGKILL and waits until it has ended.
+// Only the supervisor starts another process. The process may be a child of a dead supervisor.
 func killDevice(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	supervisor := n.Program("veil-wg").PID()
@@ -308,7 +311,7 @@ func killDevice(ctx context.Context, t *testing.T, n *lab.Node) {
 		if killed, err = find(); err != nil {
 			return err
 		}
-		return killed.Kill() // one that has just ended has a successor
+		return killed.Kill() // an error means that it has just ended: retry with its successor
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -324,8 +327,8 @@ func killDevice(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 }
 
-// A dead worker is back at once with device, routes, keys and peers, also when another process is
-// dead.
+// After a worker was killed, its device, routes, keys and peers are restored directly, even if
+// another process is dead.
 func TestWorkerKilledUnderLoad(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	a, b := pair(ctx, t, l)
@@ -373,7 +376,7 @@ func TestWorkerKilledUnderLoad(t *testing.T) {
 			flows.flowing(ctx, t, 20*time.Second)
 			flows.end(ctx, t, limits{gap: c.gap, lossy: c.lossy})
 			if !n2.Program("veild").Running() {
-				// Back without veild; now veild again, which finds nothing to do.
+				// Traffic is back without veild. Start veild, which must find nothing to do.
 				adopted(t, startVeild(ctx, t, n2, ""))
 			}
 			settled(ctx, t, n2)

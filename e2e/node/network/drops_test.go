@@ -21,8 +21,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// One packet of each kind is dropped, and veilctl drops names it with its pod and reason. Of what is
-// dropped while veild is away, samples of programs wait, and the rest is named as a gap.
+// One packet of each kind is dropped, and veilctl drops shows it with its pod and reason. For
+// packets that are dropped while veild does not run, the samples of BPF programs are kept. The
+// output counts the others.
 func TestDroppedPacketsAreNamed(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	n1 := l.Nodes()[0]
@@ -55,7 +56,8 @@ func TestDroppedPacketsAreNamed(t *testing.T) {
 		})
 	}
 
-	// A route past the tunnel. The node's own address is the source by then, the link names the pod.
+	// A route bypasses the tunnel. At the drop, the source is already the node's own address, so
+	// the pod follows from the link.
 	routes := pastRoutes(peer, "eth0")
 	errtest.Must(t, n1.IP(ctx, routes...))
 	send(web.Addr(false), 4300)
@@ -104,7 +106,7 @@ func TestDroppedPacketsAreNamed(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// dropped waits for two seconds until veilctl drops shows a packet that is wanted.
+// dropped waits for at most two seconds until veilctl drops shows a wanted packet.
 func dropped(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, args string,
 	wanted func(telemetry.DroppedPacket) bool) {
 	t.Helper()

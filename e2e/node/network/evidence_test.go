@@ -25,13 +25,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// forgedEvidence are claims about node-2 that the operator of the network can make to node-1.
+// forgedEvidence holds changes by which the operator of the network can deceive node-1 about
+// node-2.
 var forgedEvidence = map[string]func(ctx context.Context, t *testing.T, l *lab.Lab){
 	"the default route leads to a worker":               moveDefaultRoute,
 	"the API server's name has the address of a worker": moveServerName,
 }
 
-// Evidence that the network forges (DHCP, DNS) does not turn a believed worker into an address
+// Forged evidence of the network (DHCP, DNS) does not make a node that is already a peer count as
 // outside: pods' packets to it stay in its tunnel.
 func TestForgedEvidenceOpensNothing(t *testing.T) {
 	t.Parallel()
@@ -57,8 +58,9 @@ func TestForgedEvidenceOpensNothing(t *testing.T) {
 	}
 }
 
-// Without earlier knowledge of the worker, the node refuses it because of the evidence. That is the
-// control, which the oracle must see. With `outside` written nothing of it leaves.
+// If the worker was never a peer, the node refuses it because of the forged evidence. This is the
+// control, in which the oracle must see packets in clear. With `outside` configured, no packet
+// leaves in clear.
 func TestForgedEvidenceAgainstANewcomer(t *testing.T) {
 	t.Parallel()
 	for _, closed := range []bool{false, true} {
@@ -121,8 +123,8 @@ func TestAddressThatNoNodeLists(t *testing.T) {
 	}
 }
 
-// expectClear sends from a pod to addresses of a worker. Either each datagram must be in clear and
-// the worker's process must answer, or neither. It ends the lab.
+// expectClear sends from a pod to addresses of a worker. If clear is set, each datagram must be in
+// clear and be answered; otherwise none may be. It ends the lab.
 func expectClear(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, to []netip.Addr,
 	clear bool) {
 	t.Helper()

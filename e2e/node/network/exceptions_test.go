@@ -14,11 +14,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// portOfBalancer is where a load balancer outside the cluster listens.
+// portOfBalancer is the port of a load balancer outside the cluster.
 const portOfBalancer = 30010
 
-// TestExceptionsAreAsDocumented holds rows of the exceptions in docs/security.md that no other test
-// holds: the traffic is clear where the row allows it, it works, and nothing else is clear.
+// TestExceptionsAreAsDocumented tests the rows of the exceptions in docs/security.md that no other
+// test covers. The traffic of the row works and is in clear, and no other traffic is in clear.
 func TestExceptionsAreAsDocumented(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	pods := nodetest.EchoPods(ctx, t, l)
@@ -26,7 +26,7 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 	a, b := l.Nodes()[0], l.Nodes()[1]
 	foreign(ctx, t, b, "foreign_ports", published(portToPod, pods[1].Addrs))
 
-	// Row 2. A service turns what a host process sends to the address of another node.
+	// Row 2. A service translates packets of a host process to the address of another node.
 	t.Run("a host process to a service with a host-network backend", func(t *testing.T) {
 		nodetest.EchoAt(ctx, t, b)
 		services := firstAddrs(l.Family().ServiceRanges())
@@ -74,7 +74,7 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 		rises(ctx, t, l, leak.Egress, before)
 	})
 
-	// Row 12. A NodePort that keeps its clients' addresses proves none of them.
+	// Row 12. A NodePort that keeps client addresses does not verify them.
 	t.Run("a forged source by a NodePort", func(t *testing.T) {
 		hw := secretCable(ctx, t, l, a, "eth9", "forger")
 		guarded(ctx, t, a, "eth9")
@@ -85,8 +85,8 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 			iifname eth9 ip daddr %s udp dport %d dnat ip to %s:%d;
 		}`, a.Addrs[0], portToPod, pods[0].Addrs[0], traffic.EchoPort))
 		noteSources(ctx, t, pods[0])
-		// The answer goes to the node that sent no request, by the tunnel. It must not send an ICMP
-		// error.
+		// The answer goes through the tunnel to a node that sent no request. That node must not
+		// send an ICMP error.
 		foreign(ctx, t, b, "quiet",
 			"chain in { type filter hook input priority 0; udp dport 4000 drop; }")
 		from, _ := nodetest.LinkOf(ctx, t, l.Outside, "forger")
@@ -106,14 +106,14 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 			t.Errorf("%v; if the source is proven now, the exception can go", err)
 		}
 	})
-	// Row 11. Last, as it changes the routes of the pods.
+	// Row 11. This case is last, because it changes the routes of the pods.
 	t.Run("a secondary interface", func(t *testing.T) { secondInterface(ctx, t, l, pods) })
 	noSecrets(ctx, t, l, nil)
 	nodetest.NoLeaks(t, l)
 }
 
-// secondInterface adds to each pod an interface at the underlay, and checks that their messages
-// there are in clear. The oracle treats their addresses there as hosts outside.
+// secondInterface adds an interface at the underlay to each pod, and checks that messages over
+// these interfaces are in clear. The oracle treats their addresses as hosts outside the cluster.
 func secondInterface(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	t.Helper()
 	var addrs []netip.Addr
@@ -141,7 +141,7 @@ func secondInterface(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.
 	}
 }
 
-// rises waits until the oracle has seen more frames of a kind than before.
+// rises waits until the oracle has seen more than before frames of a kind.
 func rises(ctx context.Context, t *testing.T, l *lab.Lab, kind leak.Kind, before uint64) {
 	t.Helper()
 	err := lab.Until(ctx, 5*time.Second, func() error {

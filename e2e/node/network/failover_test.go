@@ -14,11 +14,12 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// failoverLimit bounds the silence after the family of a tunnel is gone.
+// failoverLimit bounds the time without traffic after the family of a tunnel stops working.
 const failoverLimit = 5 * time.Second
 
-// TestTunnelChangesItsFamily has a node with a family on each of two NICs. The NIC of the tunnel's
-// family goes, in several ways, and comes back. Pods talk on by the other family, both ways.
+// In TestTunnelChangesItsFamily, a node has one address family on each of two NICs. The NIC of the
+// tunnel's family fails in several ways and is restored. Pods reach each other by the other family,
+// in both directions.
 func TestTunnelChangesItsFamily(t *testing.T) {
 	nodetest.Alone(t)
 	ctx, l := nodetest.AloneLab(t, lab.Options{})
@@ -68,7 +69,7 @@ type familyLink struct {
 	via        netip.Addr
 }
 
-// restore adds the default route, which went with the link or its address.
+// restore adds the default route that the kernel removed with the link or its address.
 func (f familyLink) restore(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	errtest.Must(t, n.IP(ctx, fmt.Sprintf("addr replace %s dev %s", f.addr, f.name),

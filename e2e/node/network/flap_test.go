@@ -18,8 +18,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// The uplink is down for a moment, or the network lies about the path: the node stays open to new
-// pods, and no pod's MTU changes. A link that stays down closes the node, which is the control.
+// If the uplink is down briefly, or the network forges errors about the path, the node still
+// accepts new pods, and no pod's MTU changes. As a control, a link that stays down makes the node
+// not ready.
 func TestFlapOfTheUplinkClosesNothing(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	a, b := pair(ctx, t, l)
@@ -81,8 +82,8 @@ func TestFlapOfTheUplinkClosesNothing(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// setUplink sets the first node's link to the underlay down, or up, like a network manager: the
-// addresses go and come back with the link.
+// setUplink sets the first node's link to the underlay up or down. Like a network manager, it
+// removes the addresses with the link and restores them.
 func setUplink(ctx context.Context, t *testing.T, l *lab.Lab, up bool) {
 	t.Helper()
 	n := l.Nodes()[0]
@@ -98,7 +99,7 @@ func setUplink(ctx context.Context, t *testing.T, l *lab.Lab, up bool) {
 	errtest.Must(t, n.IP(ctx, lines...))
 }
 
-// answersReady requires this status from veild's /readyz.
+// answersReady checks that veild's /readyz has the HTTP status want.
 func answersReady(ctx context.Context, t *testing.T, n *lab.Node, when string, want int) {
 	t.Helper()
 	answer, err := get(ctx, t, n.Host, abi.MetricsAddress, "/readyz")
@@ -109,7 +110,7 @@ func answersReady(ctx context.Context, t *testing.T, n *lab.Node, when string, w
 	}
 }
 
-// noProblems waits until veild reports none.
+// noProblems waits until veild reports no problems.
 func noProblems(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	nodetest.WaitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {
@@ -120,12 +121,13 @@ func noProblems(ctx context.Context, t *testing.T, n *lab.Node) {
 	})
 }
 
-// tooNarrowForPods is an MTU of the underlay that both families of IP allow and tunnels do not.
+// tooNarrowForPods is an MTU of the underlay that is valid for IPv4 and IPv6, but too small for
+// tunnels.
 const tooNarrowForPods = 1281
 
 // forgeTooBig sends the first node, from outside, errors that datagrams from its echo server to the
-// second node are too big for the path. It returns once the kernel has learned that for both
-// families, with a func that reports whether it still has it.
+// second node are too big for the path. It returns after the kernel has stored the smaller MTU for
+// both families. believed reports whether the kernel still has it.
 func forgeTooBig(ctx context.Context, t *testing.T, l *lab.Lab) (believed func() bool) {
 	t.Helper()
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]

@@ -24,8 +24,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// messages is how many messages a flow of the matrix has, and each is answered. The tunnels' own
-// messages meanwhile are fewer.
+// messages is the number of messages of a flow of the matrix. Each is answered. The tunnels' own
+// messages in this time are fewer.
 const messages = 40
 
 // flowCase is a cell of the matrix: who sends to which address, which row is shown, and on which
@@ -35,19 +35,19 @@ type flowCase struct {
 	from traffic.Place
 	to   []netip.Addr // one of each family
 	port int
-	// client are the addresses that the nodes see; nil means those of from.
+	// client holds the client's addresses that the nodes see; nil means the addresses of from.
 	client []netip.Addr
 	egress bool
-	// hosts reports whether it is from host to host, which no canary may be in.
+	// hosts reports whether the flow is from host to host. Such a flow must not have a canary.
 	hosts bool
-	// past reports whether a route leads its packets past the tunnel: none is answered.
+	// past reports whether a route bypasses the tunnel. Such a flow must not be answered.
 	past  bool
 	row   int
 	nodes []*lab.Node
 }
 
-// The class of each flow of the lab's matrix is the class of its frames, which the oracle saw. No
-// want is written here but the rows.
+// veilctl flows must show for each flow of the matrix the class of the frames that the oracle saw.
+// So the test only lists the expected rows, not the classes.
 func TestClassOfEachFlowIsTheClassOfItsFrames(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	a, b := l.Nodes()[0], l.Nodes()[1]
@@ -118,7 +118,8 @@ func TestClassOfEachFlowIsTheClassOfItsFrames(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// deletedNode returns the addresses of a host with an echo server, which was a node for a while.
+// deletedNode returns the addresses of a host with an echo server. The host was announced as a node
+// and then deleted.
 func deletedNode(ctx context.Context, t *testing.T, l *lab.Lab) (addrs []netip.Addr) {
 	t.Helper()
 	const last = 77
@@ -196,7 +197,7 @@ func (c flowCase) send(ctx context.Context, l *lab.Lab, proto string, to netip.A
 		return err
 	}
 
-	// No canary may be between hosts.
+	// Traffic between hosts must not have a canary.
 	cmd := c.from.Command(ctx, l.Program("veil-tools"), "echo-send", "--proto", proto, "--to",
 		netip.AddrPortFrom(to, uint16(port)).String(), "--count", fmt.Sprint(messages))
 	cmd.Env = append(cmd.Env, traffic.CanaryEnv+"=between-hosts")
@@ -224,7 +225,7 @@ func (c flowCase) sendPast(ctx context.Context, l *lab.Lab, proto string, to net
 	return nil
 }
 
-// classOf returns the class of the frames that the oracle saw between two moments.
+// classOf returns the class of the frames that the oracle counted between before and now.
 func classOf(before, now map[leak.Kind]uint64) telemetry.FlowClass {
 	switch {
 	case now[leak.Egress]-before[leak.Egress] >= messages:

@@ -25,7 +25,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// settled waits until veild has heard its source and all its objects are in force.
+// settled waits until veild has an answer from its source and all its objects are in force.
 func settled(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	nodetest.WaitStatus(ctx, t, n, 30*time.Second, func(s telemetry.Status) error {
@@ -38,7 +38,7 @@ func settled(ctx context.Context, t *testing.T, n *lab.Node) {
 	})
 }
 
-// applied waits until the veild that runs now has done its first apply.
+// applied waits until the running veild has done its first apply.
 func applied(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	nodetest.WaitStatus(ctx, t, n, 30*time.Second, func(s telemetry.Status) error {
@@ -52,7 +52,7 @@ func applied(ctx context.Context, t *testing.T, n *lab.Node) {
 // state is Kubeveil's state in a node's kernel, as text by kind.
 type state map[string]string
 
-// readState reads it. It holds no secret key and no counter.
+// readState returns the state of a node, without secret keys and counters.
 func readState(ctx context.Context, t *testing.T, n *lab.Node) state {
 	t.Helper()
 	s, err := tryState(ctx, n)
@@ -76,7 +76,7 @@ func tryState(ctx context.Context, n *lab.Node) (state, error) {
 		if err != nil {
 			return nil, err
 		}
-		// The operational state of a TUN is UNKNOWN until its carrier changes for the first time.
+		// The operational state of a TUN device is UNKNOWN until the first change of its carrier.
 		text := strings.ReplaceAll(string(out), " state UNKNOWN ", " state UP ")
 		text = routeMTU.ReplaceAllString(text, "$1")
 		text = sampledLinks.ReplaceAllString(text, "")
@@ -95,11 +95,11 @@ func tryState(ctx context.Context, n *lab.Node) (state, error) {
 // routeMTU matches the part of a route that the probe may change at any time.
 var routeMTU = regexp.MustCompile(`( metric \d+) mtu \d+`)
 
-// sampledLinks matches elements that packets add: links whose dropped packets were sampled.
+// sampledLinks matches set elements that dropped packets add, one per link.
 var sampledLinks = regexp.MustCompile(
 	`(?m)^\s*(elements = \{ )?("?[\w.-]+"? limit rate \S+ burst \d+ packets[ ,}]*)+$\n?`)
 
-// lines sorts the lines that are kept.
+// lines returns the lines of text that keep selects, sorted.
 func lines(text string, keep func(string) bool) string {
 	all := strings.Split(strings.TrimSpace(text), "\n")
 	all = slices.DeleteFunc(all, func(line string) bool { return !keep(line) })
@@ -109,7 +109,7 @@ func lines(text string, keep func(string) bool) string {
 
 var attachTypes = []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress}
 
-// eachProgram visits the programs that are attached to the links of a node.
+// eachProgram calls visit for each BPF program that is attached to a link of a node.
 func eachProgram(n *lab.Node, visit func(l net.Interface, at ebpf.AttachType,
 	id ebpf.ProgramID) error) error {
 	return n.Do(func() error {
@@ -134,7 +134,7 @@ func eachProgram(n *lab.Node, visit func(l net.Interface, at ebpf.AttachType,
 	})
 }
 
-// programs returns the programs at tc, by link and in order.
+// programs returns the BPF programs of tc for each link, in their order.
 func programs(n *lab.Node) (string, error) {
 	var s strings.Builder
 	err := eachProgram(n, func(l net.Interface, at ebpf.AttachType, id ebpf.ProgramID) error {
@@ -176,7 +176,7 @@ func uapi(n *lab.Node, request string) (string, error) {
 // peers returns the configuration of the tunnel device.
 func peers(n *lab.Node) (string, error) { return uapi(n, "get=1\n\n") }
 
-// diff names the parts in which another state differs.
+// diff returns an error that names the parts in which now differs from s.
 func (s state) diff(now state) error {
 	var errs []error
 	for name, was := range s {
@@ -187,7 +187,7 @@ func (s state) diff(now state) error {
 	return errors.Join(errs...)
 }
 
-// same fails when anything differs.
+// same fails the test if now differs from s.
 func (s state) same(t *testing.T, now state, when string) {
 	t.Helper()
 	if err := s.diff(now); err != nil {
@@ -198,10 +198,10 @@ func (s state) same(t *testing.T, now state, when string) {
 // flush is a change that an administrator makes on a node by hand.
 type flush struct {
 	name string
-	// commands are commands of a shell; if empty, do is called.
+	// commands are shell commands that make the change. If empty, do makes the change.
 	commands string
 	do       func(n *lab.Node) error
-	// renews are parts of the state that are made again, so with other numbers.
+	// renews lists the parts of the state that veild makes again and that get other numbers.
 	renews []string
 }
 
@@ -237,7 +237,7 @@ func detach(pattern string) func(n *lab.Node) error {
 	}
 }
 
-// toldFlushes are repaired at once, since the kernel notifies of them.
+// toldFlushes are repaired directly, because the kernel sends notifications of them.
 var toldFlushes = []flush{
 	{name: "device down", commands: "ip link set veil0 down"},
 	{name: "device out of its group", commands: "ip link set veil0 group default"},
@@ -266,7 +266,7 @@ var toldFlushes = []flush{
 	{name: "all of nftables", commands: "nft flush ruleset"},
 }
 
-// quietFlushes are those without a notification, so the next look finds them.
+// quietFlushes have no notification, so veild finds them at its next periodic check.
 var quietFlushes = []flush{
 	{name: "peers", do: func(n *lab.Node) error {
 		_, err := uapi(n, "set=1\nreplace_peers=true\n\n")
@@ -278,18 +278,18 @@ var quietFlushes = []flush{
 	{name: "programs of the underlay link", do: detach("eth0")},
 }
 
-// After a flush by hand nothing leaks, and traffic is back after the repair.
+// After a flush by hand, nothing leaks, and veild repairs the state, so that traffic works again.
 func TestFlushedByHand(t *testing.T) {
 	flushed(t, flusher{within: 10 * time.Second}, toldFlushes, nil)
 }
 
-// The same, without a notification of the kernel.
+// As TestFlushedByHand, for changes without a notification of the kernel.
 func TestFlushedQuietly(t *testing.T) {
 	needLong(t, "veild looks each 30 s")
 	flushed(t, flusher{within: 45 * time.Second, noTCP: true}, quietFlushes, nil)
 }
 
-// The same with a veild that was killed before, and is started again after.
+// As TestFlushedByHand, but veild is killed before the flush and started after it.
 func TestFlushedWithVeildDead(t *testing.T) {
 	flushed(t, flusher{within: 15 * time.Second, dead: true},
 		append(slices.Clone(toldFlushes), quietFlushes...),
@@ -297,8 +297,8 @@ func TestFlushedWithVeildDead(t *testing.T) {
 			"programs of the underlay link"})
 }
 
-// flushed makes a lab and flushes one thing after the other there. sample names the flushes that
-// run when long tests are off; nil means all.
+// flushed makes a lab and does flushes there, one after the other. sample names the flushes that
+// run if long tests are off; nil means all.
 func flushed(t *testing.T, f flusher, flushes []flush, sample []string) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	f.lab = l
@@ -323,21 +323,21 @@ func flushed(t *testing.T, f flusher, flushes []flush, sample []string) {
 	nodetest.NoLeaks(t, l)
 }
 
-// flusher flushes things of a node while traffic runs.
+// flusher does flushes on a node while traffic runs.
 type flusher struct {
 	lab    *lab.Lab
 	node   *lab.Node
 	flows  []flow
 	before state
-	// within is how soon it is repaired, once veild lives.
+	// within bounds the time until the repair, from the flush or the start of veild.
 	within time.Duration
-	// dead reports whether veild is killed before, and started again after.
+	// dead reports whether veild is killed before the flush and started after it.
 	dead bool
-	// noTCP is without connections: they are quiet for long after a long break.
+	// noTCP leaves out TCP connections, because their retransmissions back off in a long break.
 	noTCP bool
 }
 
-// flush does one of them and waits for the repair.
+// flush does one flush and waits for the repair.
 func (f *flusher) flush(ctx context.Context, t *testing.T, x flush) {
 	running := startLoad(ctx, t, f.flows...)
 	running.flowing(ctx, t, 10*time.Second)
@@ -380,8 +380,8 @@ func (f *flusher) flush(ctx context.Context, t *testing.T, x flush) {
 	}
 }
 
-// strangers begins something new on every path: a first packet is judged where packets of a known
-// connection are not. Whether it arrives does not matter.
+// strangers opens a new connection on every path, because rules treat a first packet differently
+// from packets of a known connection. It ignores whether the packets arrive.
 func (f *flusher) strangers(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, x := range f.flows {
@@ -392,8 +392,8 @@ func (f *flusher) strangers(ctx context.Context) {
 	all.Wait()
 }
 
-// allWays makes pods and returns flows from pod to pod, pod to node and node to pod. The first node
-// is at one end of each.
+// allWays makes pods and returns flows from pod to pod, pod to node and node to pod. Each flow
+// begins or ends at the first node, which it also returns.
 func allWays(ctx context.Context, t *testing.T, l *lab.Lab) ([]flow, *lab.Node) {
 	t.Helper()
 	a, b := pair(ctx, t, l)

@@ -30,7 +30,7 @@ var foreignMarks = []struct{ name, rules string }{
 		abi.TunnelMark)},
 }
 
-// foreignMasquerade masquerades all that leaves by the underlay, as a NAT gateway does.
+// foreignMasquerade masquerades all packets that leave by the underlay, like a NAT gateway.
 const foreignMasquerade = `chain post { type nat hook postrouting priority 100;
 	oifname eth0 masquerade; }`
 
@@ -47,8 +47,8 @@ func TestForeignMarks(t *testing.T) {
 			for _, n := range l.Nodes() {
 				nodetest.EchoAt(ctx, t, n)
 			}
-			// A pod of the second node reaches the first node's port, whose backend is the
-			// second node's process: in by a tunnel, out to a node.
+			// A pod of the second node connects to the first node's port, whose backend is a
+			// process of the second node. The packets arrive by a tunnel and leave to a node.
 			foreign(ctx, t, l.Nodes()[0], "foreign_ports", published(portToPod, l.Nodes()[1].Addrs))
 			for _, m := range foreignMarks {
 				t.Run(m.name, func(t *testing.T) { foreignMark(ctx, t, l, pods, m.rules) })
@@ -77,7 +77,7 @@ func foreignMark(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod,
 	}
 }
 
-// marksShown fails unless the node's status and metrics show the restored marks.
+// marksShown checks that the node's status and metrics count restored marks.
 func marksShown(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	s := nodetest.NodeStatus(ctx, t, n)

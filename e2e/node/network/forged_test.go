@@ -21,12 +21,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// forgery is a node that was announced to steal from others.
+// forgery is a node that claims a key, addresses or prefixes of other nodes.
 type forgery struct {
 	cluster.Node
-	// incumbent keeps what was claimed, "" when no claim is.
+	// incumbent is the node that keeps the claimed property; "" if no node has it.
 	incumbent string
-	// because is in the reason of the refusal.
+	// because is a part of the reason of the refusal.
 	because string
 }
 
@@ -89,7 +89,7 @@ func (f forgery) refused(s telemetry.Status) error {
 		f.incumbent, s.Refused)
 }
 
-// False objects are refused and reported, and the node that holds the claimed addresses keeps them.
+// Forged objects are refused and reported, and the node that has the claimed property keeps it.
 func TestForgedObjects(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	pods := nodetest.EchoPods(ctx, t, l)
@@ -147,7 +147,7 @@ func TestForgedObjects(t *testing.T) {
 		for _, f := range all {
 			errtest.Must(t, l.Withdraw(ctx, f.Name))
 		}
-		// Most of the Nodes go: veild may wait 10 s for a second list before it believes that.
+		// Most Nodes are deleted. veild may wait 10 s for a second list before it accepts that.
 		nodetest.WaitStatus(ctx, t, n1, 40*time.Second, func(s telemetry.Status) error {
 			if len(s.Refused) > 0 {
 				return fmt.Errorf("still refused: %v", s.Refused)
@@ -180,7 +180,7 @@ func settledPeers(ctx context.Context, t *testing.T, n *lab.Node) []telemetry.Pe
 	}).Peers
 }
 
-// loud requires a refusal in the log and the metrics.
+// loud checks that the log and the metrics contain a refusal.
 func loud(ctx context.Context, t *testing.T, n *lab.Node, f forgery) {
 	t.Helper()
 	log := filetest.Read(t, n.Program("veild").Stderr)
@@ -196,7 +196,7 @@ func loud(ctx context.Context, t *testing.T, n *lab.Node, f forgery) {
 	}
 }
 
-// incumbents requires that the peers that carry traffic are the same as before.
+// incumbents checks that the peers that were there before are unchanged.
 func incumbents(t *testing.T, before, now []telemetry.Peer) {
 	t.Helper()
 	// A node that lies about an address alone is a peer without it.
@@ -224,7 +224,7 @@ func withoutAddrs(peers []telemetry.Peer, addrs []netip.Addr) []telemetry.Peer {
 	return peers
 }
 
-// reachable requires that a pod reaches the API server and a host outside, as before.
+// reachable checks that a pod still reaches the API server and a host outside.
 func reachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	t.Helper()
 	for _, a := range l.Control.Addrs() {

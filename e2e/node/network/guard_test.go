@@ -22,9 +22,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// secretCable connects a node to the outside host by a veth outside the watched network, like a
-// hostile neighbour at a second port. The oracle does not see what the test sends on it. It returns
-// the hardware address of the node's end.
+// secretCable connects a node to the outside host by a veth pair outside the watched network, like
+// a hostile neighbour at a second port. The oracle does not see frames on this link. It returns the
+// hardware address of the node's end.
 func secretCable(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node,
 	near, far string) net.HardwareAddr {
 	t.Helper()
@@ -41,8 +41,8 @@ func secretCable(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node,
 	return hw
 }
 
-// A link that appears later is guarded, in both directions. A route that another program wrote past
-// the tunnel carries nothing.
+// A link that is added later is guarded in both directions. A route of another program that
+// bypasses the tunnel carries no packets of the cluster.
 func TestGuardOnLinks(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	pods := nodetest.EchoPods(ctx, t, l)
@@ -64,7 +64,7 @@ func TestGuardOnLinks(t *testing.T) {
 		})
 	}
 
-	// The kernel encapsulates behind the last hook of netfilter.
+	// The kernel encapsulates such packets after the last hook of netfilter.
 	t.Run("segment routes past the tunnel", func(t *testing.T) {
 		errtest.Must(t, n1.IP(ctx, "sr tunsrc set "+n1.Addrs[1].String()))
 		before := nodetest.Dropped(ctx, t, n1, "inner_dst_in_range")
@@ -77,7 +77,7 @@ func TestGuardOnLinks(t *testing.T) {
 	t.Run("without veild", func(t *testing.T) {
 		nodetest.KillProgram(ctx, t, n1, "veild")
 
-		// No daemon can attach a program: nftables alone protects.
+		// Without a daemon, no BPF program is attached to the new link. Only nftables protects it.
 		if _, err := n1.AddLink(ctx, "eth2"); err != nil {
 			t.Fatal(err)
 		}
@@ -125,8 +125,8 @@ func droppedByNFT(ctx context.Context, t *testing.T, n *lab.Node) (sum uint64) {
 	return sum
 }
 
-// injectFromOutside sends to a node's link what only a tunnel may bring, and checks that it is
-// dropped and counted.
+// injectFromOutside sends packets to a node's link that may only come out of a tunnel, and checks
+// that they are dropped and counted.
 func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	n1 := l.Nodes()[0]
 	hw := secretCable(ctx, t, l, n1, "eth9", "hostile")
@@ -225,7 +225,8 @@ func removeRoutes(ctx context.Context, t *testing.T, n *lab.Node, routes []strin
 	}
 }
 
-// routePast routes a remote pod past the tunnel, and checks that the guard stops it.
+// routePast adds routes to a remote pod that bypass the tunnel, and checks that the guard drops the
+// packets.
 func routePast(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, routes []string) {
 	t.Helper()
 	n1 := l.Nodes()[0]
@@ -256,8 +257,8 @@ func nobodyAnswers(ctx context.Context, t *testing.T, p *lab.Pod, from ...traffi
 	})
 }
 
-// tryAll begins something new from each place to each address by both protocols, all at once since
-// it mostly waits. It calls answered, unless nil, for each answer.
+// tryAll opens a new connection from each place to each address by TCP and UDP. It does so
+// concurrently, because it mostly waits. It calls answered, unless nil, for each answer.
 func tryAll(ctx context.Context, from []traffic.Place, to []netip.Addr, timeout time.Duration,
 	answered func(to netip.Addr, proto string)) {
 	var all sync.WaitGroup

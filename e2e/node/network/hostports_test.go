@@ -23,7 +23,7 @@ const (
 	portToThird = 30003
 )
 
-// behind is a pod's question to an address, and what its backend must see as the source.
+// behind is a pod's request to an address, and the source address that the backend must see.
 type behind struct {
 	name    string
 	from    *lab.Pod

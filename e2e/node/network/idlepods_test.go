@@ -12,9 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Twenty pods do nothing for a minute, and in long runs a hundred for ten. They are neither
-// spoofers nor blocked: the packets that their kernels send by themselves have a counter of their
-// own.
+// Twenty pods are idle for a minute; in long runs, a hundred pods for ten minutes. The guard must
+// not count their packets as spoofed or blocked: the packets that a kernel sends by itself have a
+// separate counter.
 func TestIdlePodsAreNotSpoofers(t *testing.T) {
 	pods, idle := 20, time.Minute
 	if os.Getenv(longEnv) != "" {

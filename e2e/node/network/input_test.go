@@ -22,25 +22,25 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// refusal is a way in which veild is started that cannot work.
+// refusal is a start of veild that cannot work.
 type refusal struct {
-	// set changes the configuration; raw replaces the file.
+	// set changes keys of the configuration. raw replaces the file.
 	set map[string]any
 	raw []byte
 	// args follow the configuration on the command line.
 	args []string
-	// within is shell before veild is started, in a mount namespace of its own; the program and its
-	// arguments are "$@".
+	// within is a shell script that starts veild in a new mount namespace. "$@" are the program and
+	// its arguments.
 	within string
-	// before puts the node into the state that is bad; after takes it out of it again.
+	// before brings the node into the bad state. after restores the node.
 	before func(t *testing.T, n *lab.Node)
 	after  func(t *testing.T, n *lab.Node)
-	// says are words that the message must contain: what is wrong, where, what to do.
+	// says holds strings that the message must contain: the fault, the place and the remedy.
 	says []string
 }
 
-// An impossible configuration is refused with a message that names what, where and what to do, and
-// nothing half-made stays.
+// veild refuses a configuration that cannot work. The message names the fault, the place and the
+// remedy, and veild leaves no state on the node.
 func TestBadInput(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoBoot: true, Nodes: 1})
 	n := l.Nodes()[0]
@@ -49,7 +49,7 @@ func TestBadInput(t *testing.T) {
 	path := filepath.Join(n.Disk(), "etc/kubeveil/veild.yaml")
 	good := filetest.Read(t, path)
 
-	// First: nothing has been made on the node yet.
+	// This case is first, because the node has no state of veild yet.
 	t.Run("another network plugin", func(t *testing.T) { otherPlugin(ctx, t, n) })
 	for name, c := range refusals() {
 		t.Run(name, func(t *testing.T) {

@@ -37,7 +37,7 @@ func code(err error) uint {
 	return 0
 }
 
-// closed fails unless a node refuses pods in a way that makes a runtime try again.
+// closed checks that a node refuses pods with an error that makes a runtime try again.
 func closed(ctx context.Context, t *testing.T, n *lab.Node, when string) {
 	t.Helper()
 	if err := n.Status(ctx); code(err) != notAvailable {
@@ -65,7 +65,7 @@ func podLinks(ctx context.Context, t *testing.T, n *lab.Node) string {
 	return string(out)
 }
 
-// keyOf returns the key that a node believes of another; the zero key while it has none.
+// keyOf returns the key that a node uses for a peer, or the zero key if it has none.
 func keyOf(ctx context.Context, at *lab.Node, peer string) (wgkey.Public, error) {
 	s, err := telemetry.Fetch(ctx, at.Path(abi.AdminSocket))
 	if err != nil {
@@ -79,7 +79,7 @@ func keyOf(ctx context.Context, at *lab.Node, peer string) (wgkey.Public, error)
 	return wgkey.Public{}, nil
 }
 
-// takesKey waits until a node has another key of a peer than its old one.
+// takesKey waits until a node uses a key for a peer that is not the old key.
 func takesKey(ctx context.Context, t *testing.T, at, peer *lab.Node, old wgkey.Public,
 	limit time.Duration) {
 	t.Helper()
@@ -95,9 +95,8 @@ func takesKey(ctx context.Context, t *testing.T, at, peer *lab.Node, old wgkey.P
 	}
 }
 
-// A node that comes back from a reboot has its CNI configuration on disk and takes no pod before
-// its guard is in force. Peers take its new key over, and packets that were sent to it meanwhile
-// stay inside.
+// After a reboot, a node has its CNI configuration on disk, but accepts no pod before its guard is
+// in force. Peers accept its new key. Packets that were sent to it meanwhile never leave in clear.
 func TestReboot(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	a, b := pair(ctx, t, l)
@@ -107,7 +106,7 @@ func TestReboot(t *testing.T) {
 		t.Fatalf("key of %s: %v, %v", n2.Name, old, err)
 	}
 
-	// A pod that does not notice the reboot and goes on sending, and one that stays so.
+	// This pod does not notice the reboot and continues to send.
 	source := nodetest.Source(ctx, t, a, b.Addr(false), interval)
 
 	errtest.Must(t, errors.Join(n2.Crash(), n2.Boot(ctx, false)))
@@ -140,7 +139,7 @@ func TestReboot(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// newPodsTalkAtOnce: the first packet of a new pod to an older one arrives.
+// newPodsTalkAtOnce checks that the first packet of a new pod to an older pod arrives.
 func newPodsTalkAtOnce(ctx context.Context, t *testing.T, n *lab.Node, b *lab.Pod) {
 	for i := range 6 {
 		six := i%2 == 1
@@ -161,7 +160,7 @@ func newPodsTalkAtOnce(ctx context.Context, t *testing.T, n *lab.Node, b *lab.Po
 
 		t.Logf("ADD took %v; %d sent, %d refused, %d missing", p.Added.Round(time.Millisecond),
 			sent.Sent, sent.Failed, got.Missing)
-		// Numbers begin with the first datagram, so that one counts when it is lost.
+		// The numbers include the first datagram, so Missing counts it if it is lost.
 		if got.Missing > 0 || sent.Failed > 0 {
 			t.Errorf("%d of the first datagrams of a new pod were lost, %d refused", got.Missing,
 				sent.Failed)
@@ -169,7 +168,7 @@ func newPodsTalkAtOnce(ctx context.Context, t *testing.T, n *lab.Node, b *lab.Po
 	}
 }
 
-// first makes the node assign the first free address next, instead of the one after the last.
+// first makes the node assign the first free address next, not the address after the last one.
 func first(t *testing.T, n *lab.Node) {
 	t.Helper()
 	last, err := filepath.Glob(n.Path(filepath.Join(abi.IPAMDir, "*/last_reserved_ip*")))
@@ -181,7 +180,7 @@ func first(t *testing.T, n *lab.Node) {
 	}
 }
 
-// reaches starts an echo server in a pod and waits until another reaches it.
+// reaches starts an echo server in the pod to and waits until the pod from reaches it.
 func reaches(ctx context.Context, t *testing.T, from, to *lab.Pod) {
 	t.Helper()
 	nodetest.EchoAt(ctx, t, to)
@@ -248,8 +247,8 @@ func TestAddressOfADeletedPod(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// unreached begins something new towards addresses without an owner, from a pod and from its node.
-// No answer is certain; the oracle judges whether the packets left.
+// unreached opens connections to addresses without an owner, from a pod and from its node. It
+// ignores the results; the oracle checks that no packet leaves in clear.
 func unreached(ctx context.Context, a *lab.Pod, n *lab.Node, addrs []netip.Addr) {
 	tryAll(ctx, []traffic.Place{a, n}, addrs, 200*time.Millisecond, nil)
 }

@@ -71,7 +71,8 @@ func mtuChanges(t *testing.T, family lab.Family) {
 	nodetest.NoLeaks(t, l)
 }
 
-// follows waits until everything with an MTU has the expected one, then moves a lot of data.
+// follows waits until devices, routes, pods and the CNI configuration have the expected MTUs, and
+// then transfers much data.
 func follows(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, mtu int) {
 	t.Helper()
 	for i, n := range l.Nodes() {
@@ -106,7 +107,7 @@ func follows(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, mtu
 	transfer(ctx, t, pods, mtu)
 }
 
-// transfer moves a lot of data by TCP, and full packets by UDP, both ways.
+// transfer transfers much data by TCP, and full-size packets by UDP, in both directions.
 func transfer(ctx context.Context, t *testing.T, pods []*lab.Pod, mtu int) {
 	t.Helper()
 	for _, pair := range [][2]*lab.Pod{{pods[0], pods[1]}, {pods[1], pods[0]}} {
@@ -161,7 +162,8 @@ func setConfig(t *testing.T, n *lab.Node, key string, value any) {
 	filetest.Write(t, path, text, 0o644)
 }
 
-// tooNarrow sets the underlay's MTU to one byte less than IPv6 in pods needs, and then that byte.
+// tooNarrow sets the underlay's MTU to one byte less than IPv6 in pods needs, and then to the
+// needed value.
 func tooNarrow(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, outer6 bool) {
 	least := cluster.MinUnderlayMTU(outer6, cluster.Families{V6: true})
 	n1 := l.Nodes()[0]
@@ -180,7 +182,7 @@ func tooNarrow(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, o
 	follows(ctx, t, l, pods, cluster.MinMTU6)
 }
 
-// narrowSaid requires the problem that names an MTU that would suffice.
+// narrowSaid returns a check that the status has the problem that names the needed MTU.
 func narrowSaid(least int) func(telemetry.Status) error {
 	return func(s telemetry.Status) error {
 		for _, p := range s.Problems {
@@ -216,13 +218,13 @@ func TestTooNarrowFromTheBeginning(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// A path is narrower than its links: the probe inside the tunnel finds it. What a router reports of
-// the tunnel's packets, which any host can forge, changes nothing. The node informs its pods: large
-// transfers of both families go through.
+// If the MTU of a path is smaller than the MTU of its links, the probe inside the tunnel finds it.
+// ICMP errors about the tunnel's packets change nothing, because any host can forge them. The node
+// sends ICMP errors to its pods, so that large transfers of both families work.
 func TestNarrowPath(t *testing.T)     { narrowPath(t, lab.Dual, true) }
 func TestNarrowPathIPv6(t *testing.T) { narrowPath(t, lab.IPv6, true) }
 
-// The same with a veild that keeps running.
+// As TestNarrowPath, with a veild that is not restarted.
 func TestNarrowPathIsFound(t *testing.T) {
 	needLong(t, "veild probes each minute")
 	narrowPath(t, lab.Dual, false)
@@ -253,7 +255,7 @@ func narrowPath(t *testing.T, family lab.Family, restart bool) {
 				To: pods[1].Addrs[0], Count: 50, Size: 200, Timeout: 5 * time.Second}); err != nil {
 				return err
 			}
-			// WireGuard pads to 16 bytes, so that is how exactly it can be found.
+			// WireGuard pads to 16 bytes, so the probe finds the MTU with this precision.
 			if s.Peers[0].MTU == 0 || s.Peers[0].MTU > want || s.Peers[0].MTU <= want-16 {
 				return fmt.Errorf("the route's MTU is %d, want at most %d", s.Peers[0].MTU, want)
 			}
@@ -303,7 +305,7 @@ func tellTooBig(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 }
 
-// peerRoutes requires that every route into the tunnel that pods use has the MTU.
+// peerRoutes checks that every route of pods into the tunnel has the MTU.
 func peerRoutes(ctx context.Context, t *testing.T, n *lab.Node, pods lab.Family, mtu int) {
 	t.Helper()
 	for _, family := range map[lab.Family][]string{lab.Dual: {"-4", "-6"}, lab.IPv6: {"-6"}}[pods] {

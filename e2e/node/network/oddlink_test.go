@@ -23,9 +23,8 @@ import (
 // mprogMax is how many programs a hook of tcx can have (bpf_mprog_max, include/linux/bpf_mprog.h).
 const mprogMax = 63
 
-// crowd leaves no room for the guard at egress of a link. It needs tcx, as the lab's kernel has:
-// veild uses no other hook there. On other kernels veild uses the same Guard.Unguarded, whose
-// answer the tests of pkg/guard hold for clsact.
+// crowd attaches so many programs at egress of a link that there is no room for the guard. It needs
+// a kernel with tcx, where veild uses no other hook. The tests of pkg/guard cover clsact.
 func crowd(n *lab.Node, name string) error {
 	return n.Do(func() error {
 		ifi, err := net.InterfaceByName(name)
@@ -54,8 +53,9 @@ func crowd(n *lab.Node, name string) error {
 	})
 }
 
-// A link without room for the guard closes its node and is named. Everything else goes on: veild
-// starts again, and a peer that was rebooted gets its tunnel with its new key.
+// A link without room for the guard makes its node refuse pods, and the status names the link.
+// Everything else still works: veild can restart, and a rebooted peer gets a tunnel with its new
+// key.
 func TestLinkWithoutAGuardShutsTheNodeAlone(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	a, b := pair(ctx, t, l)

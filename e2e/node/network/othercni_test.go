@@ -16,8 +16,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// anotherConflist: a CNI configuration that a runtime takes before Kubeveil's closes the node for
-// as long as it exists. One that delegates to Kubeveil's does not. Running pods go on.
+// anotherConflist checks that a node refuses pods while a CNI configuration of another plugin takes
+// precedence over Kubeveil's. A configuration that delegates to Kubeveil's is accepted. Running
+// pods are not affected.
 func anotherConflist(ctx context.Context, t *testing.T, l *lab.Lab, a, b *lab.Pod) {
 	n := l.Nodes()[0]
 	dir := filepath.Join(n.Disk(), "etc/cni/net.d")

@@ -14,8 +14,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// linkInsideARange: a bridge of another program with a network inside the other node's pod prefix
-// is named by status and by veild check. Pods talk all the same, and nothing leaves in clear.
+// linkInsideARange adds a bridge of another program whose network is inside the other node's pod
+// prefix. It checks that the status and veild check name the bridge, and that pods still reach each
+// other and nothing leaves in clear.
 func linkInsideARange(ctx context.Context, t *testing.T, l *lab.Lab, a, b *lab.Pod) {
 	n := l.Nodes()[0]
 	network := netip.PrefixFrom(l.Nodes()[1].PodPrefixes[0].Addr().Next(), 25).String()

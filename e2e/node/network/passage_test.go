@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// What other programs do to a node is named by its status, and forgotten when they undo it. The
-// parts share a lab, which each leaves as it was, except for what is counted.
+// The status of a node names disturbances by other programs while they exist. The parts share a
+// lab. Each part restores its state, except for counters.
 func TestWhatOtherProgramsDoIsNamed(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	a, b := pair(ctx, t, l)
@@ -32,8 +32,8 @@ func TestWhatOtherProgramsDoIsNamed(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// firewallBefore: a node whose firewall drops its pods' packets into the tunnel is not ready and
-// names the chain that may do it. It becomes ready when the firewall lets pods through.
+// firewallBefore checks that a node whose firewall drops its pods' packets into the tunnel is not
+// ready, and that its status names the chain. It becomes ready when the firewall accepts them.
 func firewallBefore(ctx context.Context, t *testing.T, l *lab.Lab, a, b *lab.Pod) {
 	n := l.Nodes()[0]
 	nodetest.Run(ctx, t, n, "nft",
@@ -60,8 +60,8 @@ func firewallBefore(ctx context.Context, t *testing.T, l *lab.Lab, a, b *lab.Pod
 	nodetest.Meet(ctx, t, a, b)
 }
 
-// firewallLater: a filter that appears after the node was ready is named within a minute. The node
-// is not ready until pods' packets pass again.
+// firewallLater checks that the status names within a minute a filter that is added after the node
+// was ready. The node is not ready until pods' packets pass again.
 func firewallLater(ctx context.Context, t *testing.T, l *lab.Lab, a, b *lab.Pod) {
 	n := l.Nodes()[0]
 	for i, tt := range []struct{ add, remove, names string }{

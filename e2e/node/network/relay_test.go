@@ -55,7 +55,7 @@ func TestRelayDoesNotBecomeAnEndpoint(t *testing.T) {
 					return
 				}
 
-				// A node that joins later is believed, and heard, by nodes without its Node so far.
+				// Nodes accept a node that joins later, and datagrams from its addresses.
 				n, err := l.AddNode(ctx)
 				if err == nil {
 					err = n.WaitReady(ctx)
@@ -84,7 +84,7 @@ func TestTunnelsSendFromANodesAddress(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{Family: lab.IPv6, MoreAddresses: true})
 	pods := nodetest.EchoPods(ctx, t, l)
 	nodetest.Meet(ctx, t, pods[0], pods[1])
-	// A node that is not believed yet is not heard.
+	// Until a node is accepted, its datagrams are dropped.
 	var before []uint64
 	for _, n := range l.Nodes() {
 		judgesSources(ctx, t, n, true)
@@ -102,7 +102,8 @@ func TestTunnelsSendFromANodesAddress(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// judgesSources waits until a node judges the sources of tunnel datagrams, or does not, as wanted.
+// judgesSources waits until a node checks the sources of tunnel datagrams, or does not if want is
+// false.
 func judgesSources(ctx context.Context, t *testing.T, n *lab.Node, want bool) {
 	t.Helper()
 	err := lab.Until(ctx, 10*time.Second, func() error {
@@ -120,7 +121,7 @@ func judgesSources(ctx context.Context, t *testing.T, n *lab.Node, want bool) {
 // endpointOf returns the address of the endpoint of a node's only peer.
 func endpointOf(ctx context.Context, t *testing.T, n *lab.Node) netip.Addr {
 	t.Helper()
-	// Streams without a limit beside other labs keep veild waiting for a processor.
+	// Unlimited streams of other labs can keep veild waiting for a CPU.
 	s := nodetest.WaitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {
 		if len(s.Peers) != 1 {
 			return fmt.Errorf("it has the peers %+v", s.Peers)
@@ -261,7 +262,7 @@ func (r *relay) begin(ctx context.Context, t *testing.T) {
 	}
 }
 
-// end makes the network honest again.
+// end connects the two nodes again and stops the relay.
 func (r *relay) end(ctx context.Context, t *testing.T) {
 	t.Helper()
 	for _, s := range r.sniffers {
