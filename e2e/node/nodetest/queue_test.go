@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// process returns the queue of another test process: what it has open is its own.
+// process returns the queue of another test process, with its own open files.
 func process(t *testing.T, dir string) *queue {
 	t.Helper()
 	q := &queue{dir: dir}
@@ -22,7 +22,7 @@ func process(t *testing.T, dir string) *queue {
 	return q
 }
 
-// enter takes a slot of two.
+// enter takes one of two slots.
 func enter(t *testing.T, q *queue) *os.File {
 	t.Helper()
 	slot, err := q.enter(t.Context(), 2)
@@ -31,7 +31,7 @@ func enter(t *testing.T, q *queue) *os.File {
 	return slot
 }
 
-// waits checks that done stays open until release, and is closed after.
+// waits checks that done stays open until release is called, and is closed afterwards.
 func waits(t *testing.T, what string, done <-chan struct{}, release func()) {
 	t.Helper()
 	select {
@@ -47,7 +47,7 @@ func waits(t *testing.T, what string, done <-chan struct{}, release func()) {
 	}
 }
 
-// entering closes the channel that it returns once a process has had a slot.
+// entering starts to wait for a slot. It returns a channel that is closed when q has got the slot.
 func entering(t *testing.T, q *queue) <-chan struct{} {
 	t.Helper()
 	entered := make(chan struct{})

@@ -20,8 +20,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// A pod gets the address of one that had connections, and their client goes on sending. The new
-// pod's policies forbid that client, so it receives none of its packets, from the first on.
+// A new pod gets the address of a deleted pod with connections, and the client of these continues
+// to send. The new pod's policies forbid the client, so the pod must not receive any of its
+// packets, not even the first.
 func TestPodInheritsNoConnections(t *testing.T) {
 	ctx, l := policyLab(t)
 	nodetest.AllowClients(ctx, t, l, "client")
@@ -57,7 +58,7 @@ func TestPodInheritsNoConnections(t *testing.T) {
 		nodetest.EchoAt(ctx, t, p)
 	}
 
-	// The control: a pod that no policy selects answers the flow of UDP of the one before it.
+	// As a control, a pod that no policy selects answers the UDP flow to the earlier pod.
 	errtest.Must(t, lab.Until(ctx, 20*time.Second, func() error {
 		for i, n := range answered(ctx, t, flows[1]) {
 			if n <= before[1][i] {
@@ -73,7 +74,7 @@ func TestPodInheritsNoConnections(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// answered returns how many records of each flow have been answered by now.
+// answered returns the number of answered records of each flow.
 func answered(ctx context.Context, t *testing.T, flows []*lab.Process) (counts []uint64) {
 	t.Helper()
 	for _, f := range flows {
@@ -101,7 +102,7 @@ func answered(ctx context.Context, t *testing.T, flows []*lab.Process) (counts [
 	return counts
 }
 
-// assignFrom has host-local assign these addresses of a node next.
+// assignFrom makes host-local on a node assign addrs next.
 func assignFrom(t *testing.T, n *lab.Node, addrs []netip.Addr) {
 	t.Helper()
 	for i, a := range addrs {

@@ -19,8 +19,9 @@ const clusterPolicyGroup = "policy.networking.k8s.io"
 var definitionResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
 	Resource: "customresourcedefinitions"}
 
-// TestClusterNetworkPolicies adds the kind to a cluster. Its policies overrule a NetworkPolicy in
-// both directions, hold while the daemon is dead, and go with all objects.
+// TestClusterNetworkPolicies adds the kind ClusterNetworkPolicy to a cluster. Its policies overrule
+// a NetworkPolicy in both directions, stay in force while the daemon is dead, and end when the
+// objects are deleted.
 func TestClusterNetworkPolicies(t *testing.T) {
 	ctx, l := policyLab(t)
 	nodetest.AllowClients(ctx, t, l, "client")
@@ -73,14 +74,15 @@ func clusterPods(app string) map[string]any {
 		"podSelector": map[string]any{"matchLabels": map[string]any{"app": app}}}}
 }
 
-// applyClusterPolicy puts one policy of the Admin tier, which applies to all servers.
+// applyClusterPolicy applies the policy of the Admin tier for all servers.
 func applyClusterPolicy(ctx context.Context, t *testing.T, l *lab.Lab, ingress ...any) {
 	t.Helper()
 	applyClusterObject(ctx, t, l, "guests", map[string]any{"tier": "Admin", "priority": int64(10),
 		"subject": clusterPods("server"), "ingress": ingress})
 }
 
-// applyClusterObject puts a ClusterNetworkPolicy, and returns it as the API server stored it.
+// applyClusterObject applies a ClusterNetworkPolicy, and returns the object that the API server
+// stored.
 func applyClusterObject(ctx context.Context, t *testing.T, l *lab.Lab, name string,
 	spec map[string]any) (put *unstructured.Unstructured) {
 	t.Helper()
@@ -99,8 +101,8 @@ func applyClusterObject(ctx context.Context, t *testing.T, l *lab.Lab, name stri
 	return put
 }
 
-// clusterPolicyDefinition defines the kind without a schema. The daemon so receives objects that
-// the upstream schema refuses at admission.
+// clusterPolicyDefinition returns a definition of the kind without a schema. So the daemon also
+// receives objects that the upstream schema would refuse at admission.
 func clusterPolicyDefinition() *unstructured.Unstructured {
 	return policyDefinition("ClusterNetworkPolicy", "clusternetworkpolicies", "v1alpha2")
 }
@@ -110,7 +112,7 @@ func policyDefinition(kind, plural, version string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
 		"metadata": map[string]any{"name": plural + "." + clusterPolicyGroup,
-			// The API server keeps groups of k8s.io for kinds that were reviewed upstream.
+			// The API server requires this annotation for groups of k8s.io.
 			"annotations": map[string]any{"api-approved.kubernetes.io": "unapproved, for a test"}},
 		"spec": map[string]any{"group": clusterPolicyGroup, "scope": "Cluster",
 			"names":    map[string]any{"plural": plural, "kind": kind},

@@ -16,9 +16,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// Between nodes a pod accepts an ICMP error about a flow only from the flow's other end, not from
-// another pod of that end's node, nor from one of its own node. Policies forbid none of these pods
-// anything else.
+// Between nodes, a pod receives an ICMP error about a flow only from the flow's other end. It does
+// not receive errors from other pods of either node, even if policies allow these pods everything
+// else.
 func TestErrorsComeFromTheEndOfAFlow(t *testing.T) {
 	for name, settings := range map[string]map[string]any{
 		"service proxy none": {"policy": config.PolicyKubernetes},

@@ -18,9 +18,10 @@ import (
 // longEnv names the environment variable that, when set, makes fifty times as many pods.
 const longEnv = "KUBEVEIL_LAB_LONG"
 
-// TestFirstPacketsOfPods adds pods by the CNI plugin whose first act is a forbidden packet. No
-// forbidden packet is received, and the same pods' allowed packets are, in each state of the node:
-// while policies change, while no veild runs, while the API server is away, and after a reboot.
+// TestFirstPacketsOfPods adds pods that send a forbidden packet first. No forbidden packet is
+// received, and the allowed packets of the same pods are received. This holds in each state of the
+// node: while policies change, while no veild runs, while the API server is down, and after a
+// reboot.
 func TestFirstPacketsOfPods(t *testing.T) {
 	rounds, pods := 1, 20
 	opts := lab.Options{Family: lab.Dual, VeildConfig: map[string]any{"policy": "kubernetes"}}
@@ -119,7 +120,7 @@ func (w *visits) whileVeildIsDead(ctx context.Context, t *testing.T, pods int) {
 	stop()
 }
 
-// whileTheAPIServerIsAway attaches pods that were bound before.
+// whileTheAPIServerIsAway attaches pods that were bound before the API server was stopped.
 func (w *visits) whileTheAPIServerIsAway(ctx context.Context, t *testing.T, pods int) {
 	list := w.bind(ctx, t, pods)
 	w.waitReserved(ctx, t, list)
@@ -132,8 +133,8 @@ func (w *visits) whileTheAPIServerIsAway(ctx context.Context, t *testing.T, pods
 	w.wantEarly(t, list)
 }
 
-// afterAReboot brings all pods of a node back, like a kubelet: from the moment of the boot it calls
-// ADD for each until that succeeds.
+// afterAReboot attaches all pods of a node again, like a kubelet. From the boot on, it calls ADD
+// for each pod until ADD succeeds.
 func (w *visits) afterAReboot(ctx context.Context, t *testing.T, pods int) {
 	n2 := w.l.Nodes()[1]
 	list := w.bindTo(ctx, t, n2, pods)
@@ -171,7 +172,7 @@ func inTurn(functions ...func() error) error {
 func (w *visits) waitReserved(ctx context.Context, t *testing.T, list []*visitor) {
 	t.Helper()
 	w.each(t, list, func(v *visitor) error {
-		// A veild that lost the API server retries with pauses.
+		// veild retries with pauses after it lost the API server.
 		return lab.Until(ctx, 30*time.Second,
 			func() error { return v.node.WaitReserved(ctx, v.object) })
 	})

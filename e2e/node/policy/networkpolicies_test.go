@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// TestNetworkPolicies checks a policy in all situations of a node: pods come before and after it,
-// the daemon is killed, the API server is away, a policy changes.
+// TestNetworkPolicies checks a policy in all situations of a node: pods are added before and after
+// the policy, the daemon is killed, the API server is down, a policy changes.
 func TestNetworkPolicies(t *testing.T) {
 	ctx, l := policyLab(t)
 	nodetest.AllowClients(ctx, t, l, "client")
@@ -46,7 +46,7 @@ func TestNetworkPolicies(t *testing.T) {
 		nodetest.KillProgram(ctx, t, n, "veild")
 	}
 	held("veild is dead")
-	// Bound to the node while veild is dead.
+	// This pod is bound to the node while veild is dead.
 	late := nodetest.StartPod(ctx, t, n2, "client")
 	nodetest.PolicyAllows(ctx, t, "veild is dead, a pod that it does not know", late, server, false)
 	nodetest.PolicyAllows(ctx, t, "veild is dead, a pod that it does not know", late, open, false)

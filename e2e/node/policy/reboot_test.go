@@ -20,8 +20,8 @@ import (
 const tryAgainLater = 11
 
 // TestRebootOpensNothing reboots a node, which loses its tables and all records of its pods. No pod
-// is attached before veild has all policies. Pods that come back are judged from their first packet
-// on, in both directions.
+// is attached before veild has all policies. Policies apply to the pods from their first packet on,
+// in both directions.
 func TestRebootOpensNothing(t *testing.T) {
 	ctx, l := policyLab(t)
 	w := newVisits(ctx, t, l)
@@ -103,8 +103,8 @@ func (w *visits) refused(ctx context.Context, t *testing.T, when string, list []
 	w.noneForbidden(t)
 }
 
-// comer is a server that comes back after the reboot of its node. A guest of another node sends
-// forbidden packets to its address all the time.
+// comer is a server that is attached again after the reboot of its node. A pod of another node
+// sends forbidden packets to its address all the time.
 type comer struct {
 	w        *visits
 	node     *lab.Node
@@ -153,7 +153,7 @@ func (c *comer) add(ctx context.Context, t *testing.T) {
 	errtest.Must(t, c.pod.WriteStatus(ctx, c.object))
 }
 
-// again brings the server back, to the address to which the stranger sends.
+// again attaches the server again, with the address to which the stranger sends.
 func (c *comer) again(ctx context.Context, t *testing.T) {
 	t.Helper()
 	before := c.pod.Addrs

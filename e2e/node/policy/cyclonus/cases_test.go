@@ -52,8 +52,8 @@ var families = []struct {
 // built reports whether the program was built by this process.
 var built bool
 
-// program builds hack/tools/cyclonus, and returns its path. The program stays, and the next process
-// links it only after a change.
+// program builds hack/tools/cyclonus, and returns its path. It keeps the program, so that the next
+// process links it only after a change.
 func program(t *testing.T) string {
 	t.Helper()
 	path, err := filepath.Abs("../../../../out/cyclonus/cyclonus")
@@ -68,7 +68,7 @@ func program(t *testing.T) string {
 		return c.CombinedOutput()
 	}
 
-	// What lists the packages also fetches their modules, and compiles nothing.
+	// go list fetches the modules of the packages and compiles nothing.
 	if out, err := run("list", "-deps", "."); err != nil {
 		nettest.Skip(t, nettest.NoModule, fmt.Sprintf("go list: %v: %s", err, out))
 	}
@@ -113,7 +113,7 @@ type question struct {
 	src, dst netip.Addr
 	proto    policy.Proto
 	port     uint16
-	// deniedBy reports by policy.Direction which end's policies deny it.
+	// deniedBy reports by policy.Direction whether policies deny the flow.
 	deniedBy [2]bool
 }
 

@@ -18,20 +18,20 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/trial"
 )
 
-// layouts map each pod to its node.
+// layouts holds functions that map each pod to its node.
 var layouts = map[string]func(*corev1.Pod) string{
 	"one node":   func(*corev1.Pod) string { return "node" },
 	"many nodes": func(p *corev1.Pod) string { return "node-" + p.Name },
 }
 
-// node is a planner, and a namespace that its plans are applied in.
+// node is a planner, and the network namespace to which its plans are applied.
 type node struct {
 	name    string
 	planner *planner.Planner
 	ns      *nettest.NS
 	table   nftables.PolicyTable
 	have    objects
-	// tried are the plans of the last update without and with its policies, made by a copy.
+	// tried holds the plans that a copy made for the last update, without and with its policies.
 	tried trial.Config
 }
 
@@ -79,7 +79,7 @@ func (n *node) update(next objects) (*policy.Plan, error) {
 	})
 }
 
-// putPolicies brings the policies of p from those of n to the next ones.
+// putPolicies changes the policies of p from the policies of n to the policies of next.
 func (n *node) putPolicies(p *planner.Planner, next objects) {
 	for name := range n.have.policies {
 		if _, has := next.policies[name]; !has {
@@ -148,8 +148,7 @@ func (n *node) compare(plan *policy.Plan, answers []question,
 	return wrong, asked, err
 }
 
-// verdict returns the verdict that a node must reach about the flow of an answer: egress comes
-// first.
+// verdict returns the verdict that a node must reach about a flow. Egress is decided first.
 func (q question) verdict(f policy.Flow) policy.Verdict {
 	switch {
 	case f.FromPod && q.deniedBy[policy.Egress]:
@@ -160,7 +159,7 @@ func (q question) verdict(f policy.Flow) policy.Verdict {
 	return policy.Allow
 }
 
-// world are the nodes of a layout.
+// world holds the nodes of a layout.
 type world struct {
 	nodeOf func(*corev1.Pod) string
 	nodes  map[string]*node
@@ -230,7 +229,7 @@ func compareAll(t *testing.T, d document, layout string) {
 	}
 }
 
-// report fails a test for wrong verdicts; of many it shows the first.
+// report fails the test if there are wrong verdicts. It shows only the first ones.
 func report(t *testing.T, what string, wrong []string) {
 	t.Helper()
 	const most = 5
@@ -240,7 +239,7 @@ func report(t *testing.T, what string, wrong []string) {
 	}
 }
 
-// The comparison can fail: it finds each changed verdict.
+// This is the control that the comparison can fail: it finds each changed verdict.
 func TestChangedVerdictsAreFound(t *testing.T) {
 	nettest.NeedRoot(t)
 	d := cases(t, program(t))

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// seed chooses the sample, sampled is how many cases it has.
+	// seed selects the sample. sampled is the number of its cases.
 	seed, sampled = 1, 30
-	// patience is how long an answer may take that is expected; settle is how long one is waited for
-	// that is not. On the links of one kernel an answer takes less than 1 ms.
+	// patience bounds the wait for an expected answer. settle is the wait for an answer that must
+	// not arrive. On the links of one kernel, an answer takes less than 1 ms.
 	patience, settle = 10 * time.Second, 100 * time.Millisecond
 )
 
-// served are the ports that pods listen at.
+// served are the ports on which pods listen.
 var served = []uint16{80, 81}
 
 // sample returns cases that together have all tags.
@@ -50,7 +50,7 @@ func sample(d document) (out []testCase) {
 	return append(out, rest[:max(0, sampled-len(out))]...)
 }
 
-// lab is the node that all pods are on, with a namespace for each address of a pod. Pods listen at
+// lab is the node of all pods, with a network namespace for each address of a pod. Pods listen on
 // the served ports.
 type lab struct {
 	*node
@@ -58,8 +58,8 @@ type lab struct {
 	pods map[netip.Addr]*nettest.NS
 	// protos are the protocols that the kernel has sockets of.
 	protos []policy.Proto
-	// port is the next source port: a flow of its own for each probe, which no connection that the
-	// kernel remembers has.
+	// port is the next source port. Each probe has a new port, so that it does not match a
+	// connection that the kernel still tracks.
 	port uint16
 }
 
@@ -196,7 +196,7 @@ func sockaddr(at netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
 }
 
-// probe begins all flows at once, and returns which were answered.
+// probe opens all flows concurrently, and returns which of them were answered.
 func (l *lab) probe(all []question) (answered []bool) {
 	l.t.Helper()
 	answered = make([]bool, len(all))
@@ -312,7 +312,8 @@ func (l *lab) send(state objects, all []question) (wrong []string, answered int)
 	return wrong, answered
 }
 
-// The comparison can fail: it finds each packet that a wrong plan passes or drops.
+// This is the control that the comparison can fail: it finds each packet that a wrong plan passes
+// or drops.
 func TestPacketsOfAWrongPlanAreFound(t *testing.T) {
 	nettest.NeedRoot(t)
 	d := cases(t, program(t))

@@ -54,7 +54,8 @@ func newServer(t *testing.T) *server {
 	return s
 }
 
-// ServeHTTP answers lists, and holds watches open: nothing changes while a step is read.
+// ServeHTTP answers lists, and keeps watches open without events, because nothing changes while a
+// step is read.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	list, has := (*s.lists.Load())[r.URL.Path]
 	query := r.URL.Query()
