@@ -22,7 +22,7 @@ repeated. It does not change storage.`,
 		Example: "veilctl cleanup",
 	}
 	fs := cmd.Flags()
-	file := fs.String("config", "", "veild's configuration `file` (default: veild's default settings)")
+	file := fs.String("config", "", "veild's configuration `file` (default: default settings)")
 	return verb.Reporting(cmd, func(c verb.Call) error {
 		cfg := cleanupConfig(*file, os.Stderr)
 		removed := []string{}
