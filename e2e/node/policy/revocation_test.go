@@ -22,12 +22,12 @@ import (
 	"github.com/kubeveil/kubeveil/internal/netns"
 )
 
-// revokedWithin is the promise for the time from a change to the end of flows that it denies. Long
-// runs hold it; others may share the machine with many labs.
+// revokedWithin is the promised maximum time from a change to the end of flows that it denies. Only
+// long runs check it, because other runs may share the machine with many labs.
 const revokedWithin = time.Second
 
-// TestRevocation opens TCP and UDP flows between pods of two nodes. They end when a policy comes,
-// changes or goes, and when a pod gets another label.
+// TestRevocation opens TCP and UDP flows between pods of two nodes. They end when a policy that
+// denies them is added or changed, when one that allows them is deleted, and when labels change.
 func TestRevocation(t *testing.T) {
 	ctx, l := policyLab(t)
 	r := &revocation{l: l}
@@ -148,7 +148,7 @@ func (r *revocation) label(app string) func(context.Context) error {
 type flow struct {
 	name    string
 	answers atomic.Int64
-	// at is when the last answer came, nanoseconds since 1970.
+	// at is the time of the last answer, in nanoseconds since 1970.
 	at atomic.Int64
 }
 

@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// While veild may not read policies or namespaces, a pod that it sees first is mute, even if a
-// policy allows it. Pods that it has seen before keep their groups. With the right, the new pod
+// While veild has no right to read policies or namespaces, a new pod cannot send or receive, even
+// if a policy allows it. Older pods keep their groups. When veild has the right again, the new pod
 // gets its group.
 func TestPodsThatComeWhilePoliciesCannotBeReadAreMute(t *testing.T) {
 	ctx, l := policyLab(t)
@@ -110,8 +110,8 @@ func waitProblem(ctx context.Context, t *testing.T, n *lab.Node, text string, wa
 	})
 }
 
-// Connections to the API server break five times in a row, and the watches go on soon after each.
-// Pods that come meanwhile get their groups.
+// Connections to the API server break five times in a row, and the watches continue soon after each
+// break. Pods that are added meanwhile get their groups.
 func TestPodsThatComeWhenWatchesBreakAreNotMuteForLong(t *testing.T) {
 	ctx, l := policyLab(t)
 	nodetest.AllowClients(ctx, t, l, "client")

@@ -15,9 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// A definition of ClusterNetworkPolicies without the version that veild reads undoes nothing. The
-// policies in force stay, new pods are mute, and status reports it, until the version is served
-// again.
+// While the definition of ClusterNetworkPolicies does not serve the version that veild reads, the
+// policies in force stay in force, new pods cannot send or receive, and the status reports it.
 func TestClusterPoliciesInAVersionThatIsNotServed(t *testing.T) {
 	ctx, l := policyLab(t)
 	nodetest.AllowClients(ctx, t, l, "client")

@@ -19,7 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// visitor is a pod that comes and goes. A guest has no policy of its own.
+// visitor is a pod that is added and removed. A guest is a visitor that no policy selects.
 type visitor struct {
 	number int // from 1
 	app    string
@@ -28,7 +28,7 @@ type visitor struct {
 	to     *lab.Pod
 	pod    *lab.Pod
 	sender *sender
-	// retries is how often CNI was called again, refused why.
+	// retries is how often a CNI call was repeated. refused is the error that was the reason.
 	retries int
 	refused error
 }
@@ -71,7 +71,7 @@ func (w *visits) forgetPods(ctx context.Context, t *testing.T) {
 		metav1.ListOptions{LabelSelector: "visits=true"}))
 }
 
-// atOnce is how many visitors are served at once, as a kubelet does.
+// atOnce is the number of visitors that are attached concurrently, as by a kubelet.
 const atOnce = 4
 
 // each calls f for all visitors of a list, several at once.
@@ -98,11 +98,11 @@ func (w *visits) each(t *testing.T, list []*visitor, f func(*visitor) error) {
 	}
 }
 
-// patience is how long what has to happen may need.
+// patience bounds the wait for expected events.
 const patience = time.Minute
 
-// attach adds a pod that sends forbidden packets from before it has a link until a few of each
-// family were sent after ADD. It repeats a refused ADD, like a kubelet.
+// attach adds a pod that sends forbidden packets. It begins before the pod has a link, and ends
+// when a few packets of each family were sent after ADD. It repeats a refused ADD, like a kubelet.
 func (w *visits) attach(ctx context.Context, v *visitor) error {
 	begin := func(p *lab.Pod) (err error) {
 		if v.sender, err = newSender(p, v.number, v.to); err == nil {
@@ -124,7 +124,7 @@ func (w *visits) attach(ctx context.Context, v *visitor) error {
 	return v.sender.wait()
 }
 
-// allowed sends what a visitor may send until it was received.
+// allowed sends allowed packets of a visitor until they are received.
 func (w *visits) allowed(v *visitor) error { return w.until(v.sender, portAllowed) }
 
 // leave removes the pod. A DEL may lose its race against groups that change all the time; leave
@@ -166,7 +166,7 @@ type sender struct {
 	number int
 	to     [2]netip.AddrPort
 	conns  [2]*net.UDPConn // IPv4, IPv6
-	// early is how many packets were sent before ADD returned. It is read after wait.
+	// early is the number of packets that were sent before ADD returned. Read it after wait.
 	early    int
 	attached atomic.Bool
 	stop     chan struct{}

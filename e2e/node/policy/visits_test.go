@@ -26,14 +26,14 @@ import (
 
 const portForbidden, portAllowed = 7100, 7101
 
-// arrival is a packet that was received, of a visitor or, by number 0, of the control.
+// arrival is a received packet of a visitor. Number 0 means the control.
 type arrival struct {
 	port, visitor int
 	six           bool
 }
 
-// visits are the pods that come and go, and three pods of the first node that stay: two receivers
-// and a friend. Policies judge what the server receives and what visitors send:
+// visits holds the visitors, and three permanent pods of the first node: the receivers open and
+// server, and a friend. Policies restrict what the server receives and what visitors send:
 //
 //	visitor ─ may send to the allowed port ──► open
 //	guest ─────────── which it may receive at ► server
@@ -122,7 +122,7 @@ func putPolicy(ctx context.Context, policies networkPolicies, p *networkingv1.Ne
 // changePause is the time between two changes of policies.
 const changePause = 50 * time.Millisecond
 
-// churn changes policies until stop is called, which returns how often.
+// churn changes policies until stop is called. stop returns the number of changes.
 func (w *visits) churn(ctx context.Context, t *testing.T) (stop func() int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(ctx)

@@ -19,11 +19,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// cgroupRoot is where a node of the lab has its own tree of cgroups.
+// cgroupRoot is the path of a node's own tree of cgroups.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// pathSettings returns the settings of a veild that leads to these API servers beside another
-// proxy. Without a server, the API path is off.
+// pathSettings returns the settings of a veild that translates only the service of these API
+// servers, beside another proxy. Without a server, the API path is off.
 func pathSettings(servers ...string) map[string]any {
 	return map[string]any{"serviceProxy": config.ServiceProxyNone,
 		"services": map[string]any{"cgroup": cgroupRoot, "apiServers": servers}}
@@ -42,7 +42,8 @@ func kubernetesService(ctx context.Context, t *testing.T, l *lab.Lab) (service,
 		l.Control.ServerAddr(0)
 }
 
-// leads waits until veild leads to all API servers beside another proxy.
+// leads waits until veild translates the service of the API servers to all servers, beside another
+// proxy.
 func leads(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	nodetest.WaitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {
@@ -54,7 +55,7 @@ func leads(ctx context.Context, t *testing.T, n *lab.Node) {
 	})
 }
 
-// chosen returns how many connections veild's programs led to a server.
+// chosen returns the number of connections for which veild's programs selected a server.
 func chosen(ctx context.Context, t *testing.T, n *lab.Node) (count uint64) {
 	t.Helper()
 	for _, c := range nodetest.NodeStatus(ctx, t, n).Services.Chosen {
@@ -69,8 +70,8 @@ func connects(ctx context.Context, from traffic.Place, to netip.AddrPort) bool {
 		to.Addr(), to.Port())).Run() == nil
 }
 
-// TestAPIPathIsJudgedAsKubeProxy: NetworkPolicies and the guard see the same connection to a
-// server, from kube-proxy's DNAT and from veild's program.
+// TestAPIPathIsJudgedAsKubeProxy checks that NetworkPolicies and the guard treat a connection to an
+// API server alike, whether kube-proxy's DNAT or veild's program translated it.
 func TestAPIPathIsJudgedAsKubeProxy(t *testing.T) {
 	for _, f := range []lab.Family{lab.Dual, lab.IPv6} {
 		t.Run(string(f), func(t *testing.T) { judgeAPIPath(t, f) })
@@ -89,7 +90,7 @@ func judgeAPIPath(t *testing.T, family lab.Family) {
 	service, server := kubernetesService(ctx, t, l)
 	kubeProxy(ctx, t, l, n, "nftables")
 	want := map[string]bool{"open": true, "server": true}
-	// That a pod does not connect means something once others do.
+	// Check the allowed pods first: a failed connection only proves something if others succeed.
 	order := []string{"open", "server", "service", "closed"}
 	allowEgress(ctx, t, l, "closed")
 	allowEgress(ctx, t, l, "server", server.Addr())
@@ -162,11 +163,12 @@ func allowEgress(ctx context.Context, t *testing.T, l *lab.Lab, app string, to .
 	}
 }
 
-// heldAlong is how many connections are held while the API path comes and goes.
+// heldAlong is the number of connections that are held while the API path is turned on and off.
 const heldAlong = 4
 
-// TestAPIPathComesAndGoes: beside a running kube-proxy the table of services shrinks to entry 0,
-// grows, goes and comes. No connection to the API server ends, no new one fails, nothing is left.
+// TestAPIPathComesAndGoes changes veild's table of services beside a running kube-proxy: to entry 0
+// only, to all services, to no table, and back. No connection to the API server ends, no new
+// connection fails, and no state is left.
 func TestAPIPathComesAndGoes(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{Nodes: 1, VeildConfig: map[string]any{
 		"serviceProxy": config.ServiceProxyEBPF, "services": map[string]any{

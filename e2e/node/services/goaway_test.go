@@ -18,11 +18,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// movesWithin is shorter than the time after which veild takes another connection by itself.
+// movesWithin is shorter than the time after which veild uses another connection by itself.
 const movesWithin = 4 * time.Minute
 
-// API servers that send GOAWAY after one request in fifty move veild's requests to another
-// connection. The watches on the former go on, and veild closes nothing.
+// If an API server sends GOAWAY after one request in fifty, veild sends later requests on another
+// connection. The watches on the old connection continue, and veild closes nothing.
 func TestGoawayMovesRequestsAndEndsNoWatch(t *testing.T) {
 	first := netip.AddrPortFrom(lab.IPv4.Underlay(lab.ControlByte)[0].Addr(), lab.APIPort)
 	ctx, l := nodetest.NewLab(t, lab.Options{Family: lab.IPv4, APIServers: 2, Nodes: 1,

@@ -204,8 +204,8 @@ func answers(ctx context.Context, t *testing.T, from traffic.Place, q traffic.Qu
 	return c
 }
 
-// spread requires all answers from these servers, and from each about as many. A fair choice is
-// five standard deviations off once in two million times.
+// spread returns a check that all requests were answered by these servers, and by each about
+// equally often. A fair choice differs by five standard deviations once in two million times.
 func spread(names ...string) func(traffic.Census) error {
 	return func(c traffic.Census) error {
 		if err := everyone(names...)(c); err != nil {
@@ -226,7 +226,7 @@ func spread(names ...string) func(traffic.Census) error {
 	}
 }
 
-// everyone requires an answer each time, from these servers and all of them.
+// everyone returns a check that all requests were answered by exactly these servers.
 func everyone(names ...string) func(traffic.Census) error {
 	return func(c traffic.Census) error {
 		if c.Failed > 0 {
@@ -240,7 +240,7 @@ func everyone(names ...string) func(traffic.Census) error {
 	}
 }
 
-// one requires that a single server sent all answers.
+// one checks that a single server answered all requests.
 func one(c traffic.Census) error {
 	if c.Failed > 0 || len(c.Names) != 1 {
 		return fmt.Errorf("answers from %v, %d without, want one server", c.Names, c.Failed)
@@ -248,7 +248,7 @@ func one(c traffic.Census) error {
 	return nil
 }
 
-// refusedAtOnce requires that each is refused at once.
+// refusedAtOnce checks that all requests were refused directly.
 func refusedAtOnce(c traffic.Census) error {
 	switch {
 	case c.Refused == 0 || c.Refused != c.Failed || len(c.Names) > 0:
@@ -259,7 +259,7 @@ func refusedAtOnce(c traffic.Census) error {
 	return nil
 }
 
-// noAnswer expects neither an answer nor a refusal, as for dropped packets.
+// noAnswer checks that no request was answered or refused, as if the packets were dropped.
 func noAnswer(c traffic.Census) error {
 	if len(c.Names) > 0 || c.Refused > 0 {
 		return errors.New("it was answered or refused")
