@@ -214,7 +214,7 @@ func (n *Node) underlay() []netip.Prefix {
 }
 
 // EngineEnv is the environment variable that sets the engine of userspace tunnels for labs without
-// Options.Engine. Its values are those of veil-wg --engine.
+// Options.Engine. It has the values of veil-wg --engine.
 const EngineEnv = "KUBEVEIL_ENGINE"
 
 // StartProgram starts "veild" or "veil-wg" on the node, with the arguments of an installation.
