@@ -46,10 +46,10 @@ func (p *process) until(ctx context.Context, g *errgroup.Group, interval time.Du
 	})
 }
 
-// alone starts the work that does not need the API server, until ctx ends. Call it before the API
-// server has answered.
+// alone starts the work that does not need the API server, until ctx ends. It may be called before
+// the API server has answered.
 func (p *process) alone(ctx context.Context, g *errgroup.Group) {
-	p.until(ctx, g, again, "resume what marks say that a process left suspended",
+	p.until(ctx, g, again, "resume mappings that an earlier process marked and left suspended",
 		p.driver.ResumeMarked)
 	p.every(ctx, g, recordsEvery, "read the records of disks that are mapped",
 		func(ctx context.Context) error { return p.metrics.CheckDisks(ctx, p.driver) })
@@ -62,7 +62,7 @@ func (p *process) alone(ctx context.Context, g *errgroup.Group) {
 func (p *process) upkeep(ctx context.Context, g *errgroup.Group) {
 	d, s := p.driver, p.states
 	// Recover repeats while the driver serves, because it may succeed only after a served call.
-	p.until(ctx, g, again, "resume what a process left suspended", d.Recover)
+	p.until(ctx, g, again, "resume mappings that an earlier process left suspended", d.Recover)
 	p.every(ctx, g, yieldEvery, "fence what other nodes took over",
 		func(ctx context.Context) error { return p.metrics.FenceLost(ctx, d) })
 
@@ -104,7 +104,7 @@ func requests(ctx context.Context, d *driver.Driver, s states, log *slog.Logger)
 	for id, request := range asked {
 		changed, err := d.RewrapVolume(ctx, id)
 		if err == nil {
-			log.Info("key was asked to be rewrapped", "volume", id, "changed", changed)
+			log.Info("request to rewrap a key is done", "volume", id, "changed", changed)
 			err = s.done(ctx, id, request)
 		}
 		errs = append(errs, err)
@@ -115,7 +115,7 @@ func requests(ctx context.Context, d *driver.Driver, s states, log *slog.Logger)
 	for _, id := range unowned {
 		err := s.destroy(ctx, id, d.Destroy)
 		if err == nil {
-			log.Info("volume without an owner was asked to be destroyed, and is", "volume", id)
+			log.Info("volume without an owner destroyed, as requested", "volume", id)
 		}
 		errs = append(errs, err)
 	}

@@ -2,8 +2,8 @@
 //
 // It checks that the targets of links exist, including anchors, that lines and sentences are short,
 // that design notes have their parts and a row in the index, and that the paths, tests, Make
-// targets and flags of veilctl that documents name exist. It also checks that documents that code
-// names exist. A message has the file, the line and a correction.
+// targets and flags of veilctl that documents name exist. It also checks that each document
+// that code names exists. A message has the file, the line and a correction.
 //
 // Dated results (e2e/results) are records, so the things that they name need not exist any more.
 //

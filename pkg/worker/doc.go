@@ -7,7 +7,7 @@
 //
 // It promises:
 //   - The TUN is persistent. The device, its addresses and its routes survive the death of any
-//     process. Only the removal of the request removes them.
+//     process. Only the removal of the request file removes them.
 //   - Accepted settings are kept: before a configuration request is answered, the new state is in a
 //     file on tmpfs (mode 0600). A new process starts with this state, and initiates a handshake
 //     with every peer at once. Its timestamps are later than the last one of the old process

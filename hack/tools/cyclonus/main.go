@@ -50,7 +50,8 @@ type Step struct {
 	Verdicts string
 }
 
-// served are the ports that each pod serves. The others occur only in policies, or nowhere.
+// served are the ports that each pod serves. ports are the ports of the verdicts: the served ones,
+// ports that only policies name, and one that nothing names.
 var (
 	namespaces = []string{"x", "y", "z"}
 	podNames   = []string{"a", "b", "c"}
@@ -59,9 +60,10 @@ var (
 	protocols  = []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP}
 )
 
-// ranges are the first addresses of the pods of x, y and z, and of pods made later. An ipBlock of
-// the generator has the last 8 bits of the address of z/c free, its exception the last 4: x is
-// outside the block, y in it, z in its exception.
+// ranges are the first addresses of the pods of x, y and z, and of pods made later. The generator
+// makes an ipBlock from the address of z/c: the block is its /24 (IPv6: /120), and the exception
+// its /28 (/124). So x is outside the block, y is in the block and not in the exception, and z is
+// in the exception.
 var ranges = map[bool][4]string{
 	false: {"198.18.1.1", "198.18.2.17", "198.18.2.129", "198.18.2.33"},
 	true:  {"fd00:18::101", "fd00:18::211", "fd00:18::281", "fd00:18::221"},
@@ -188,7 +190,8 @@ func (w *world) step(s *generator.TestStep) (*Step, error) {
 		out.Pods = append(out.Pods, pod)
 	}
 
-	// Cyclonus judges by simplified policies. Those as written must give the same answers.
+	// Cyclonus simplifies policies before it judges. The policies as written must give the same
+	// verdicts.
 	out.Verdicts = w.verdicts(matcher.BuildNetworkPolicies(true, w.Policies))
 	if plain := w.verdicts(matcher.BuildNetworkPolicies(false, w.Policies)); plain != out.Verdicts {
 		return nil, fmt.Errorf("cyclonus contradicts itself: simplified policies say %s, those as "+

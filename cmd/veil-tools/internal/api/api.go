@@ -58,7 +58,8 @@ func api(ctx context.Context, args []string) (any, error) {
 	return k.keep(ctx, *count, *interval)
 }
 
-// keep holds count connections, and makes a new connection each interval until ended is done.
+// keep holds count connections, and makes a new connection each interval until the context
+// ended is cancelled.
 func (k *apiKeeper) keep(ended context.Context, count int, interval time.Duration) (any, error) {
 	defer k.wait.Wait()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ended))

@@ -158,7 +158,7 @@ func askOnce(ctx context.Context, proto, to string, from int, canary string,
 const udpAgain = 300 * time.Millisecond
 
 // askName sends a request over a socket and returns the answer. Without an answer it repeats the
-// request after each again, until the deadline.
+// request at the interval again, until the deadline.
 func askName(c net.Conn, canary string, deadline time.Time,
 	again time.Duration) (a nameAnswer, err error) {
 	b := make([]byte, 4096)

@@ -17,8 +17,8 @@ import (
 // holder is the first process of a node. It starts in new network, mount, PID, UTS and IPC
 // namespaces. It mounts the node's own /etc, /run, /proc, /sys and /sys/fs/bpf. Then it prints
 // "ready" and reaps orphans until its standard input ends. It is the init of its PID namespace, so
-// its end ends every process in the node. So does the end of the process that holds the other side
-// of the input's pipe.
+// its end ends every process in the node. When the process that writes to its standard input dies,
+// the input ends too, and with it the node.
 func holder(_ context.Context, args []string) (any, error) {
 	flags := flagsOf("node-hold")
 	etc := flags.String("etc", "", "directory that becomes /etc")

@@ -77,8 +77,9 @@ func answerParts(o *leak.Oracle, in io.Reader, out io.Writer) error {
 	})
 }
 
-// uplinks returns the links by which frames leave a node. They have a hardware device, or an
-// address of nodes, such as a bridge, a bond, or the link of a network namespace that plays a node.
+// uplinks returns the links by which frames leave a node. Such a link has a
+// hardware device or an address of a node. A bridge, a bond, or the link of a network namespace
+// that plays a node may have such an address.
 func uplinks(nodes []netip.Addr) ([]string, error) {
 	all, err := net.Interfaces()
 	if err != nil {

@@ -88,8 +88,8 @@ var flowTitles = map[string]string{
 // and the cluster is bad.
 func judgeFlows(answers []lineAnswer) *Section {
 	s := &Section{Name: "flows", Title: "Flows by class",
-		Text: "What veilctl flows shows at the end of the run. Flows of hosts and to the outside " +
-			"are in clear as the exceptions say.",
+		Text: "What the command veilctl flows shows at the end of the run. Flows between hosts, " +
+			"and flows to the outside, are in clear: they are the documented exceptions.",
 		Head: []string{"class or node", "flows", "on nodes", "remark"}}
 	for i := range answers {
 		s.readFlows(&answers[i])
@@ -127,11 +127,12 @@ func (s *Section) readFlows(a *lineAnswer) {
 	}
 }
 
-// counted is the number of lines with one value of a field, and the number of their nodes.
+// counted is how many flows (or samples of drops) have one class (or reason), and on how many
+// nodes.
 type counted struct{ lines, nodes int }
 
-// count returns the number of lines by value. It adds the samples to s, and a row for each node
-// without a complete answer.
+// count adds up the answers of all nodes, by class or reason. It adds the samples to
+// s, and a row for each node without a complete answer.
 func (s *Section) count(answers []lineAnswer) map[string]counted {
 	sum := map[string]counted{}
 	for _, a := range answers {
@@ -154,9 +155,9 @@ func (s *Section) count(answers []lineAnswer) map[string]counted {
 // counters of two reports of status.
 func judgeDrops(answers []lineAnswer, before, after cluster.Report) *Section {
 	s := &Section{Name: "drops", Title: "Dropped packets by reason",
-		Text: "Counters count all packets, as far as a node answered at the beginning and at the " +
-			"end; veilctl drops samples some. A dropped packet did not leave in clear: it shows " +
-			"that something tried.",
+		Text: "The counters cover all packets, on nodes that answered both at the beginning and at " +
+			"the end. The command veilctl drops shows samples of some of them. A dropped packet " +
+			"did not leave in clear: it shows that something tried.",
 		Head: []string{"reason or node", "dropped in this time", "dropped since the node started",
 			"sampled", "remark"}}
 
@@ -169,6 +170,7 @@ func judgeDrops(answers []lineAnswer, before, after cluster.Report) *Section {
 				Why: why})
 		}
 	}
+	// A node may have sent samples and no counters.
 	for reason, n := range sampled {
 		c.total[reason] = max(c.total[reason], uint64(n.lines))
 	}
