@@ -285,15 +285,16 @@ func TestConnectionsAreEstablishedByBothEnds(t *testing.T) {
 	for _, a := range labAddrs {
 		for _, c := range []struct {
 			situation      string
-			answered       bool
+			answer         byte // of the backend; 0 means none
 			then           byte
 			want, snatWant int
 		}{
-			{"nobody answers", false, tcpACK, 0, 0},
-			{"the client opens again", true, tcpSYN, 0, 0},
-			{"the client gives up", true, tcpRST, 0, 0},
-			{"the client goes on", true, tcpACK, 3, 4},
-			{"the client goes on and ends", true, tcpFIN | tcpACK, 3, 4},
+			{"nobody answers", 0, tcpACK, 0, 0},
+			{"the backend refuses", tcpRST | tcpACK, tcpACK, 0, 0},
+			{"the client opens again", tcpSYN | tcpACK, tcpSYN, 0, 0},
+			{"the client gives up", tcpSYN | tcpACK, tcpRST, 0, 0},
+			{"the client goes on", tcpSYN | tcpACK, tcpACK, 3, 4},
+			{"the client goes on and ends", tcpSYN | tcpACK, tcpFIN | tcpACK, 3, 4},
 		} {
 			t.Run(a.name+"/"+c.situation, func(t *testing.T) {
 				for pod, want := range map[string]int{a.pod1: c.want, a.pod2: c.snatWant} {
@@ -303,9 +304,9 @@ func TestConnectionsAreEstablishedByBothEnds(t *testing.T) {
 						node = at(a.node, 30090)
 					}
 					passed(t, coll, "service_in", segment(client, node, tcp, tcpSYN, ""), 0)
-					if c.answered {
+					if c.answer != 0 {
 						passed(t, coll, "service_out",
-							segment(at(pod, 8080), client, tcp, tcpSYN|tcpACK, ""), servedMark)
+							segment(at(pod, 8080), client, tcp, c.answer, ""), servedMark)
 					}
 					passed(t, coll, "service_in", segment(client, node, tcp, c.then, ""), 0)
 
