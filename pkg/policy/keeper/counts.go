@@ -97,10 +97,11 @@ func (k *Keeper) ListCounted() List {
 		of(r).Denied = n
 	}
 	l.DeniedLeftOut = leftOut
-	allowed, err := k.allowed()
+	allowed, leftOut, err := k.allowed()
 	if err != nil {
 		l.Problems = append(l.Problems, "known connections are not counted: "+err.Error())
 	}
+	l.AllowedLeftOut = leftOut
 	for r, n := range allowed {
 		of(r).Allowed = n
 	}
@@ -118,6 +119,10 @@ func (k *Keeper) ListCounted() List {
 	return l
 }
 
+// maxSidesCounted bounds the different sides of flows whose rules are looked up. A pod may have as
+// many connections as conntrack has room for.
+const maxSidesCounted = 1 << 14
+
 // judged is one side of a flow. Connections with equal sides are allowed by the same rules.
 type judged struct {
 	egress bool
@@ -125,44 +130,56 @@ type judged struct {
 }
 
 // allowed counts the known connections that each rule allows. A connection counts for each rule
-// that allows it.
-func (k *Keeper) allowed() (counts map[policy.RuleName]int, err error) {
+// that allows it. leftOut counts the sides of connections beyond maxSidesCounted.
+func (k *Keeper) allowed() (counts map[policy.RuleName]int, leftOut uint64, err error) {
 	if !k.trying.TryLock() {
-		return nil, errBusy
+		return nil, 0, errBusy
 	}
 	defer k.trying.Unlock()
 	own, err := revocation.OwnAddrs()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	p, _, err := k.copyPlanner()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 
 	plan := p.Plan()
 	judge := plan.JudgesKnown(own)
 	flows := map[judged]int{}
-	err = k.eachKnown(plan, func() { clear(flows) }, func(c policy.Known) {
+	add := func(egress bool, f policy.Flow) {
+		side := judged{egress, f}
+		if flows[side] == 0 && len(flows) >= maxSidesCounted {
+			leftOut++
+			return
+		}
+		flows[side]++
+	}
+	begin := func() { clear(flows); leftOut = 0 }
+	err = k.eachKnown(plan, begin, func(c policy.Known) {
 		v, f, ofPods := judge(c)
-		if ofPods && v == policy.Allow {
-			flows[judged{true, f}]++
-			flows[judged{false, f}]++
+		if !ofPods || v != policy.Allow {
+			return
+		}
+		if f.FromPod {
+			add(true, f)
+		}
+		if f.ToPod {
+			add(false, f)
 		}
 	})
+
 	counts = map[policy.RuleName]int{}
 	for j, n := range flows {
 		d, f := policy.Ingress, j.flow
 		if j.egress {
 			d = policy.Egress
 		}
-		if d == policy.Egress && !f.FromPod || d == policy.Ingress && !f.ToPod {
-			continue
-		}
 		f.FromPod, f.ToPod = j.egress, !j.egress
 		for _, r := range p.Allowing(plan, d, f) {
 			counts[r] += n
 		}
 	}
-	return counts, err
+	return counts, leftOut, err
 }

@@ -112,6 +112,8 @@ type List struct {
 	Problems []string `json:"problems,omitempty"`
 	// DeniedLeftOut counts samples of denied packets whose rules are beyond a bound.
 	DeniedLeftOut uint64 `json:"deniedLeftOut,omitempty"`
+	// AllowedLeftOut counts sides of known connections whose rules are beyond a bound.
+	AllowedLeftOut uint64 `json:"allowedLeftOut,omitempty"`
 }
 
 // List returns the policies that select a pod of this node.

@@ -144,6 +144,12 @@ func (k *Keeper) namer(p *planner.Planner, plan *policy.Plan) func(netip.Addr) t
 			nodes[a] = node
 		}
 	}
+	// The first address of a pod prefix never belongs to a pod: services at links use it for SNAT.
+	for node, prefixes := range k.prefixes {
+		for _, p := range prefixes {
+			nodes[p.Masked().Addr().Next()] = node
+		}
+	}
 	k.mu.Unlock()
 
 	kept := map[netip.Addr]trial.End{}
