@@ -235,6 +235,47 @@ func TestRoutePastTheTunnelIsAnAlarm(t *testing.T) {
 	}
 }
 
+// Another pod may send a packet with the addresses and ports of a connection. A drop of that packet
+// hides no alarm about the connection.
+func TestDroppedPacketHidesNoAlarm(t *testing.T) {
+	n := newNode(t)
+	addr := netip.MustParseAddrPort
+	n.flows = []bpfmaps.Flow{{Protocol: 17, Client: addr("198.18.1.5:1"),
+		Service: addr("198.18.2.5:53"), Backend: addr("198.18.2.5:53")}}
+	for _, table := range []string{"main", "30309"} {
+		n.Exec(t, "ip", "route", "replace", "198.18.2.5", "via", "192.0.2.254", "table", table)
+	}
+	for _, pod := range []string{"", "shop/other", "shop/web"} {
+		n.drops = []telemetry.DroppedPacket{{Reason: "pod_spoofed_source", Protocol: "udp",
+			Src: netip.MustParseAddr("198.18.1.5"), SrcPort: 1, SrcPod: pod,
+			Dst: netip.MustParseAddr("198.18.2.5"), DstPort: 53}}
+		got, err := n.ask("?class=outside")
+		if err != nil || got.Alarms != 1 {
+			t.Errorf("with a dropped packet of %q: %v, %d alarms, %v", pod, err, got.Alarms,
+				verdicts(got))
+		}
+	}
+}
+
+// A pod may choose the port of the tunnel and the port of the probes. Its connections get the class
+// of their route.
+func TestPodWithPortsOfTheTunnelIsJudged(t *testing.T) {
+	n := newNode(t)
+	addr := netip.MustParseAddrPort
+	for _, c := range [][2]string{{"198.18.1.5:51821", "203.0.113.1:51821"},
+		{"198.18.1.5:51820", "192.0.2.2:7"}, {"192.0.2.2:7", "198.18.1.5:51820"}} {
+		n.flows = append(n.flows, bpfmaps.Flow{Protocol: 17, Client: addr(c[0]),
+			Service: addr(c[1]), Backend: addr(c[1])})
+	}
+	got, err := n.ask("")
+	if err != nil || got.Outer != 0 || len(got.Flows) != 3 {
+		t.Errorf("%v, %d carry the tunnel: %v", err, got.Outer, verdicts(got))
+	}
+	if v := verdicts(got)["198.18.1.5:51821 203.0.113.1:51821"]; !strings.HasPrefix(v, "outside ") {
+		t.Errorf("to the outside by the port of the probes: %q", v)
+	}
+}
+
 func TestDropsAndFlowsOfServicesAreAdded(t *testing.T) {
 	n := newNode(t)
 	n.track("198.18.1.5:1 198.18.2.5:80")

@@ -43,7 +43,7 @@ func (p *reading) add(c connection) {
 	if p.twice && c.source == "conntrack" && len(p.seen) < seenKept {
 		p.seen[key.hash(p.seed)] = struct{}{}
 	}
-	if p.tunnels.carries(c) {
+	if p.carries(c) {
 		p.Outer++
 		return
 	}
@@ -54,7 +54,8 @@ func (p *reading) add(c connection) {
 	}
 
 	f := p.judge(legs, c.translated())
-	if reason := p.drops.take(c, key); reason != "" && !c.Replied {
+	// A sample never hides an alarm: another sender may have used the same addresses and ports.
+	if reason := p.drops.take(c, key, client.pod); reason != "" && !f.Alarm {
 		f = telemetry.Flow{Class: telemetry.FlowRefused, Reason: reason, Link: f.Link}
 	}
 	f.Protocol = telemetry.ProtocolName(c.Proto)
@@ -149,12 +150,13 @@ func newDrops(packets []telemetry.DroppedPacket, harmless map[string]bool) drops
 }
 
 // take returns the reason for which a packet of the client was dropped, or "", and marks the sample
-// as taken. A packet that was dropped before NAT has the destination that the client connected to.
-func (d drops) take(c connection, behind key) string {
+// as taken. pod is the client's pod, or "": a packet that another pod sent says nothing about this
+// connection. A packet that was dropped before NAT has the destination that the client connected to.
+func (d drops) take(c connection, behind key, pod string) string {
 	before := behind
 	before.dst, before.dstPort = c.Asked.Addr(), c.Asked.Port()
 	for _, k := range []key{behind, before} {
-		if s := d.byKey[k]; s != nil && !c.Replied {
+		if s := d.byKey[k]; s != nil && !c.Replied && s.SrcPod == pod {
 			s.taken = true
 			return s.Reason
 		}

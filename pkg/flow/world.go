@@ -155,7 +155,7 @@ func (w *world) isHost(a netip.Addr) (bool, error) {
 func (w *world) legs(c connection) (client, server end, legs []leg, err error) {
 	client, server = w.end(c.Client), w.end(c.Server)
 	switch {
-	case w.tunnels.probes(c):
+	case w.isProbe(c):
 		legs = []leg{w.tunnels.probe(c, w.assigned[c.Client])}
 	case client.pod != "":
 		legs, err = w.add(legs, w.fromPod(client, server), leg{near: client, far: server,
@@ -320,19 +320,25 @@ func (t tunnels) peer(device string, a netip.Addr) string {
 	return ""
 }
 
-// carries reports whether a connection carries the tunnels' datagrams: one end has a device's UDP
-// port, and the other end is a peer's endpoint.
-func (t tunnels) carries(c connection) bool {
+// carries reports whether a connection carries the tunnels' datagrams: one end is this node and has
+// a device's UDP port, and the other end is a peer's endpoint. A pod may choose the same port, so
+// the port alone proves nothing.
+func (w *world) carries(c connection) bool {
 	const udp = 17
-	return c.Proto == udp && (t.ports[c.ClientPort] && t.ends[c.Server] ||
-		t.ports[c.Port] && t.ends[c.Client])
+	t := &w.tunnels
+	return c.Proto == udp &&
+		(w.assigned[c.Client] && t.ports[c.ClientPort] && t.ends[c.Server] ||
+			w.assigned[c.Server] && t.ports[c.Port] && t.ends[c.Client])
 }
 
-// probes reports whether a connection is a probe of the path MTU. The socket of such a probe is
-// bound to the tunnel, so the kernel's route look-up for its addresses would be wrong.
-func (t tunnels) probes(c connection) bool {
+// isProbe reports whether a connection is a probe of the path MTU between this node and another. The
+// socket of such a probe is bound to the tunnel, so the kernel's route look-up for its addresses
+// would be wrong. A pod may choose the same ports, so the ports alone prove nothing.
+func (w *world) isProbe(c connection) bool {
 	const udp = 17
-	return c.Proto == udp && c.Port == abi.ProbePort && c.ClientPort == abi.ProbePort
+	return c.Proto == udp && c.Port == abi.ProbePort && c.ClientPort == abi.ProbePort &&
+		!c.translated() && (w.assigned[c.Client] && w.nodes[c.Server] != "" ||
+		w.assigned[c.Server] && w.nodes[c.Client] != "")
 }
 
 // probe returns the leg of a probe. sent reports whether this node is the client.
