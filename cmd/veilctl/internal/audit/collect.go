@@ -74,11 +74,16 @@ func (c *collector) run(ctx context.Context) *Result {
 	c.say("reading what was dropped, and which flows there are")
 	after, afterErr := cluster.Look(ctx, c.cluster)
 	if afterErr == nil {
+		beginning := status
 		status = judgeStatus(cluster.Assess(after), nil)
+		status.addBadStart(beginning)
 	}
 	since := "--since=" + (time.Since(c.began) + time.Second).Round(time.Second).String()
 	drops := judgeDrops(c.lines(ctx, "reason", "drops", since), cluster.Assess(before),
 		cluster.Assess(after))
+	if afterErr != nil {
+		drops.lacks("all nodes", afterErr.Error())
+	}
 	flows := judgeFlows(c.lines(ctx, "class", "flows"))
 
 	return &Result{

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -48,6 +49,21 @@ func judgeStatus(r cluster.Report, err error) *Section {
 	return s
 }
 
+// addBadStart adds to the status at the end of the run the nodes that were bad at its beginning and
+// are not any more. What was wrong for a part of the run is wrong.
+func (s *Section) addBadStart(beginning *Section) {
+	for _, row := range beginning.Rows {
+		if row.Verdict != Bad || slices.ContainsFunc(s.Rows, func(now Row) bool {
+			return now.Verdict == Bad && now.Cells[0] == row.Cells[0]
+		}) {
+			continue
+		}
+		row.Cells = slices.Clone(row.Cells)
+		row.Cells[4] = "at the beginning: " + row.Cells[4]
+		s.Rows = append(s.Rows, row)
+	}
+}
+
 // judgeCheck returns the section with the findings of check. Missing rights of the user are only a
 // Note, because an auditor does not need the rights for an installation.
 func judgeCheck(f preflight.Facts) *Section {
@@ -81,7 +97,7 @@ type flowSummary struct {
 // flowTitles are the classes as people read them.
 var flowTitles = map[string]string{
 	"tunnel": "in the tunnel", "local": "stays on the node", "outside": "outside, in clear",
-	"host": "host to host, in clear",
+	"host": "host to host, in clear", "refused": "refused",
 }
 
 // judgeFlows returns the section about connections by class. A connection in clear between a pod
@@ -112,19 +128,33 @@ func judgeFlows(answers []lineAnswer) *Section {
 func (s *Section) readFlows(a *lineAnswer) {
 	var sum flowSummary
 	if json.Unmarshal(a.summary, &sum) == nil {
-		a.counts = sum.Count
+		a.counts = flowCounts(sum.Count)
 	} else if a.err == "" {
 		a.err = "its answer has no end"
 	}
-	if a.err == "" && (sum.Alarms > 0 || a.status == verb.ExitWrong) {
+	alarms := max(sum.Alarms, a.alarms)
+	if alarms > 0 || a.err == "" && a.status == verb.ExitWrong {
 		s.Rows = append(s.Rows, Row{Verdict: Bad, Word: "in clear", Cells: []string{a.node,
-			fmt.Sprint(sum.Alarms), "", "connections of pods with the cluster are in clear, which " +
+			fmt.Sprint(alarms), "", "connections of pods with the cluster are in clear, which " +
 				"no exception allows"}})
 	}
 	if len(sum.Notes) > 0 {
 		why := strings.Join(sum.Notes, " ")
 		s.Rows = append(s.Rows, Row{Verdict: Note, Cells: []string{a.node, "", "", why}, Why: why})
 	}
+}
+
+// flowCounts returns the counts of the classes that veilctl knows. A node that was taken over may
+// invent classes, or subtract from what other nodes counted.
+func flowCounts(answer map[string]int) map[string]int {
+	known := map[string]int{}
+	for class, n := range answer {
+		if flowTitles[class] == "" || n < 0 {
+			class, n = overflowKind, max(n, 0)
+		}
+		known[class] += n
+	}
+	return known
 }
 
 // counted is how many flows (or samples of drops) have one class (or reason), and on how many
@@ -278,7 +308,9 @@ type dropCounts struct {
 func countDrops(before, after cluster.Report) dropCounts {
 	was := map[string]map[string]uint64{}
 	for _, n := range before.Nodes {
-		was[n.Node] = dropsOf(n.Status)
+		if n.Status != nil {
+			was[n.Node] = dropsOf(n.Status)
+		}
 	}
 
 	c := dropCounts{map[string]uint64{}, map[string]uint64{}, map[string]bool{}}
@@ -289,9 +321,9 @@ func countDrops(before, after cluster.Report) dropCounts {
 			if _, counted := c.total[reason]; !counted && len(c.total) >= 2*maxKinds {
 				name = overflowKind
 			}
-			c.total[name] += packets
+			c.total[name] = addCapped(c.total[name], packets)
 			if known && packets >= then[reason] {
-				c.during[name] += packets - then[reason]
+				c.during[name] = addCapped(c.during[name], packets-then[reason])
 			}
 		}
 		if n.Status == nil {
@@ -304,6 +336,14 @@ func countDrops(before, after cluster.Report) dropCounts {
 		}
 	}
 	return c
+}
+
+// addCapped returns the sum, or the largest number: a node may send any number.
+func addCapped(a, b uint64) uint64 {
+	if sum := a + b; sum >= a {
+		return sum
+	}
+	return math.MaxUint64
 }
 
 // dropsOf returns the dropped packets of a node by reason: those of the guard and of policies.

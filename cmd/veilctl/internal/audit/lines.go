@@ -32,6 +32,8 @@ type tally struct {
 	// summary is the value of the field summary in the last line that has this field. Such lines
 	// are not counted.
 	summary json.RawMessage
+	// alarms counts the lines whose field alarm is set.
+	alarms int
 	// malformed counts lines that are not JSON objects with the field.
 	malformed int
 	bytes     int
@@ -82,6 +84,9 @@ func (t *tally) line() {
 		return
 	}
 	kind = clean(kind)
+	if string(fields["alarm"]) == "true" {
+		t.alarms++
+	}
 	if t.counts == nil {
 		t.counts = map[string]int{}
 	}

@@ -210,11 +210,21 @@ func (f fleet) ask(ctx context.Context, node string) nodeAnswer {
 // have been taken over, and such characters could control the terminal.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+		if (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) && r != '\n' && r != '\t' {
 			return unicode.ReplacementChar
 		}
 		return r
 	}, text)
+}
+
+// notHeads indents the lines of an answer that look like the name of a node: a node that was taken
+// over does not answer for others.
+func notHeads(text string) string {
+	text = strings.ReplaceAll(text, "\n==>", "\n  ==>")
+	if strings.HasPrefix(text, "==>") {
+		text = "  " + text
+	}
+	return text
 }
 
 // showAnswers prints the answer of each node below its name. Nodes with the same error share a
@@ -234,7 +244,7 @@ func showAnswers(w io.Writer, answers []nodeAnswer) error {
 		if answered++; answered > 1 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprintf(w, "==> %s <==\n%s", a.Node, a.text)
+		fmt.Fprintf(w, "==> %s <==\n%s", a.Node, notHeads(a.text))
 	}
 
 	if answered == len(answers) && answered > 0 {

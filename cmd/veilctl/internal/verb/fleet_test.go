@@ -78,11 +78,14 @@ func TestAnswersOfNodes(t *testing.T) {
 		// fails is the error that selects the exit status; nil means status 0.
 		fails error
 	}{
-		"well":           {false, "fine\n", nil, "==> a <==\nfine\n", nil},
-		"not well":       {false, "bad\n", wrong, "bad\n", ErrWrong},
-		"refused":        {false, "", refused, "a: nothing to show: policy is none\n0", ErrWrong},
-		"cut off":        {false, "half", errors.New("broken pipe"), "a: broken pipe\n", ErrWrong},
-		"to a terminal":  {false, "\x1b[2Jx\u009b1m\n", nil, "\ufffd[2Jx\ufffd1m\n", nil},
+		"well": {false, "fine\n", nil, "==> a <==\nfine\n", nil},
+		"answers for b": {false, "==> b <==\nfine\n==> c <==\n", nil,
+			"==> a <==\n  ==> b <==\nfine\n  ==> c <==\n", nil},
+		"not well": {false, "bad\n", wrong, "bad\n", ErrWrong},
+		"refused":  {false, "", refused, "a: nothing to show: policy is none\n0", ErrWrong},
+		"cut off":  {false, "half", errors.New("broken pipe"), "a: broken pipe\n", ErrWrong},
+		"to a terminal": {false, "\x1b[2Jx\u009b1m\u202e\n", nil,
+			"\ufffd[2Jx\ufffd1m\ufffd\n", nil},
 		"no JSON":        {true, "fine\n", nil, `"error": "its answer is not JSON"`, ErrWrong},
 		"JSON, not well": {true, "{}", wrong, `"answer": {}`, ErrWrong},
 		"ended without a word": {false, "", &remote.CommandError{Pod: "a", Status: 137},
