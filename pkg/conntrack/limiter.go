@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -217,7 +216,8 @@ func (l *Limiter) limit(pods []decided) error {
 		}
 	}
 
-	if l.inherited != nil || !maps.EqualFunc(addrs, l.limited, slices.Equal) {
+	// Another program may have flushed the table: while pods are limited, it is read each time.
+	if len(addrs) > 0 || len(l.limited) > 0 || l.inherited != nil {
 		if err := l.write(addrs); err != nil {
 			return fmt.Errorf("limit pods' connections: %w", err)
 		}

@@ -240,6 +240,11 @@ func TestPodBeyondTheLimitOpensNoMore(t *testing.T) {
 		t.Errorf("%d packets are counted, want 2", dropped)
 	}
 
+	l.node.Exec(t, nft, "delete table inet "+abi.NFTLimitTable)
+	if l.look(); asks(l.dial(1, 0), false) {
+		t.Error("after another program has deleted the table, the limit is not in force again")
+	}
+
 	l.node.Run(t, nettest.ForgetConnections)
 	if s := l.look(); s.Limited != nil || s.Dropped < dropped {
 		t.Errorf("empty again: %+v, want none limited and at least %d dropped", s, dropped)

@@ -113,9 +113,14 @@ func (l *Limiter) Drops() (map[string]uint64, error) {
 }
 
 // dropped returns how many packets the limit dropped since the Limiter began, and before by the
-// table that it found.
+// table that it found. Only Run calls it.
 func (l *Limiter) dropped() (uint64, error) {
 	dropped, err := l.tracked.dropped(abi.NFTLimitTable)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil && l.earlier+dropped < l.shown.Dropped {
+		l.earlier = l.shown.Dropped // another program deleted the table
+	}
 	return l.earlier + dropped, err
 }
 
