@@ -1,0 +1,117 @@
+package service
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// Ranks of an endpoint, by the flows that it may get.
+const (
+	rankNone     = iota
+	rankDraining // keeps its flows
+	rankLast     // terminates and serves: gets new flows if no endpoint is ready (KEP-1669)
+	rankReady
+)
+
+type candidate struct {
+	slot  Backend
+	rank  int
+	hints hint
+}
+
+// hint is a set of bits about an endpoint's hints and this node.
+type hint uint8
+
+const (
+	hintNode  hint = 1 << iota // for clients on this node
+	hintZone                   // for clients in this node's zone
+	hintNodes                  // for some nodes
+	hintZones                  // for some zones
+)
+
+func hintsOf(h here, ep Endpoint) (hints hint) {
+	if ep.Hints == nil {
+		return 0
+	}
+	if len(ep.Hints.Nodes) > 0 {
+		hints |= hintNodes
+	}
+	if slices.Contains(ep.Hints.Nodes, h.node) {
+		hints |= hintNode
+	}
+	if len(ep.Hints.Zones) > 0 {
+		hints |= hintZones
+	}
+	if slices.Contains(ep.Hints.Zones, h.zone) {
+		hints |= hintZone
+	}
+	return hints
+}
+
+// nearest returns the hint that an endpoint must have to get new flows of this node: hintNode if
+// all ready endpoints have hints for nodes, one of them for this node; else hintZone if the same
+// holds for zones; else 0 (topologyModeFromHints of pkg/proxy/topology.go in Kubernetes).
+func nearest(all []candidate) hint {
+	common, some := ^hint(0), hint(0)
+	for _, c := range all {
+		if c.rank == rankReady {
+			common &= c.hints
+			some |= c.hints
+		}
+	}
+	switch {
+	case common&hintNodes != 0 && some&hintNode != 0:
+		return hintNode
+	case common&hintZones != 0 && some&hintZone != 0:
+		return hintZone
+	}
+	return 0
+}
+
+func rankOf(ep Endpoint) int {
+	switch {
+	case ep.Ready:
+		return rankReady
+	case ep.Serving && ep.Terminating:
+		return rankLast
+	case ep.Serving:
+		return rankDraining
+	}
+	return rankNone
+}
+
+// candidates returns the endpoints of a port, sorted, each once. An endpoint that moves between
+// slices is in both for a moment. Its better state counts as the newer one.
+func candidates(h here, e *entry, p Port, v6 bool) []candidate {
+	var all []candidate
+	for _, s := range e.slices {
+		i := slices.IndexFunc(s.Ports, func(sp SlicePort) bool {
+			return sp.Name == p.Name && sp.Protocol == p.Protocol
+		})
+		if i < 0 || s.Ports[i].Port == 0 {
+			continue
+		}
+		all = slices.Grow(all, len(s.Endpoints))
+		for _, ep := range s.Endpoints {
+			addr, rank := ep.Addr.Unmap(), rankOf(ep)
+			if rank == rankNone || !Reachable(addr) || addr.Is6() != v6 {
+				continue
+			}
+			c := candidate{backendOf(netip.AddrPortFrom(addr, s.Ports[i].Port)), rank,
+				hintsOf(h, ep)}
+			if h.node != "" && ep.Node == h.node {
+				c.slot.Flags = FlagLocal
+			}
+			all = append(all, c)
+		}
+	}
+
+	slices.SortFunc(all, func(a, b candidate) int {
+		return cmp.Or(compareBackend(a.slot, b.slot), cmp.Compare(b.rank, a.rank),
+			cmp.Compare(b.slot.Flags, a.slot.Flags), cmp.Compare(b.hints, a.hints))
+	})
+	return slices.CompactFunc(all, func(a, b candidate) bool {
+		return compareBackend(a.slot, b.slot) == 0
+	})
+}
