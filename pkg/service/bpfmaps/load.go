@@ -88,9 +88,16 @@ func specs(f probe.Features) ([]*ebpf.CollectionSpec, error) {
 // quota. A flow takes four entries at most.
 const quotaShare = 64
 
-// packetSpec returns the compiled programs for links, with their settings. tcp is the size of
-// MapTCP.
-func packetSpec(tunnelPort uint16, tcp uint32, hostRouting bool) (*ebpf.CollectionSpec, error) {
+// quota returns the number of flows that one client in the cluster may have: a share of MapTCP, and
+// less if MapOpening or MapUDP is smaller than the defaults beside it.
+func (m Memory) quota() uint32 {
+	room := min(uint64(m.TCP), 4*uint64(m.Opening), 2*uint64(m.UDP))
+	return uint32(min(max(room/quotaShare, 1), 1<<16))
+}
+
+// packetSpec returns the compiled programs for links, with their settings. m has the sizes of the
+// flow tables.
+func packetSpec(tunnelPort uint16, m Memory, hostRouting bool) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadServicePacket()
 	if err != nil {
 		return nil, err
@@ -106,7 +113,7 @@ func packetSpec(tunnelPort uint16, tcp uint32, hostRouting bool) (*ebpf.Collecti
 		"service_mark": uint32(abi.ServiceMark),
 		"probe_port":   uint32(abi.ProbePort),
 		"tunnel_port":  uint32(tunnelPort),
-		"flow_quota":   min(max(tcp/quotaShare, 1), 1<<16),
+		"flow_quota":   m.quota(),
 	})
 }
 

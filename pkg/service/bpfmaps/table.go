@@ -69,7 +69,7 @@ type Memory struct {
 	// being opened, and flows of UDP. Each flow has three entries, and one more with SNAT.
 	TCP, Opening, UDP uint32
 	// Quotas is the map of the flows of each client in the cluster. The quota of a client is TCP/64
-	// flows. At the limit its closed or longest idle flow is evicted.
+	// flows, or less if Opening or UDP is small. At the limit its closed or longest idle flow is evicted.
 	Quotas uint32
 }
 
@@ -158,7 +158,7 @@ func Open(c Config) (*Table, error) {
 	}
 
 	if c.Links {
-		spec, err := packetSpec(c.TunnelPort, c.Memory.TCP, c.HostRouting)
+		spec, err := packetSpec(c.TunnelPort, c.Memory, c.HostRouting)
 		if err != nil {
 			return fail(err)
 		}

@@ -155,7 +155,7 @@ func TestLayoutMatchesThePrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	links, err := packetSpec(0, 1024, false)
+	links, err := packetSpec(0, Memory{TCP: 1024, Opening: 256, UDP: 512}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,6 +169,24 @@ func TestLayoutMatchesThePrograms(t *testing.T) {
 		if uintptr(c.m.KeySize) != c.key || uintptr(c.m.ValueSize) != c.value {
 			t.Errorf("%s has keys of %d bytes and values of %d, Go has %d and %d", c.m.Name,
 				c.m.KeySize, c.m.ValueSize, c.key, c.value)
+		}
+	}
+}
+
+// A client's quota never fills a flow table: each flow has at most four entries.
+func TestQuotaIsAShareOfTheSmallestTable(t *testing.T) {
+	for _, c := range []struct {
+		m    Memory
+		want uint32
+	}{
+		{Memory{TCP: 1 << 18, Opening: 1 << 16, UDP: 1 << 17}, 1 << 12},
+		{Memory{TCP: 1 << 20, Opening: 1024, UDP: 1 << 19}, 64},
+		{Memory{TCP: 1 << 20, Opening: 1 << 18, UDP: 1024}, 32},
+		{Memory{TCP: 16, Opening: 16, UDP: 16}, 1},
+		{Memory{TCP: 1 << 31, Opening: 1 << 31, UDP: 1 << 31}, 1 << 16},
+	} {
+		if got := c.m.quota(); got != c.want {
+			t.Errorf("%+v: %d flows, want %d", c.m, got, c.want)
 		}
 	}
 }
