@@ -37,7 +37,8 @@ func (k *Keeper) Seen(namespace string) (*suggest.Seen, error) {
 
 	plan := p.Plan()
 	s := &seer{namespace: namespace, planner: p, own: own, attached: plan.Attached(),
-		name: k.namer(p, plan), judge: plan.JudgesKnown(own), kept: map[policy.Name]suggest.Pods{}}
+		name: k.namer(p, plan), judge: plan.JudgesKnown(own),
+		kept: map[policy.Name]suggest.Pods{}, others: map[string]others{}}
 	err = k.eachKnown(plan, func() { s.found = suggest.Collector{} }, s.add)
 	if err != nil {
 		return nil, err
@@ -57,7 +58,9 @@ type seer struct {
 	name          func(netip.Addr) trial.End
 	judge         func(policy.Known) (policy.Verdict, policy.Flow, bool)
 	kept          map[policy.Name]suggest.Pods
-	found         suggest.Collector
+	// others holds the results of othersOf, by the key of Pods.
+	others map[string]others
+	found  suggest.Collector
 }
 
 // add adds a connection to each of its ends that is a pod of this node and of the namespace.
@@ -113,13 +116,33 @@ func (s *seer) podsAt(a netip.Addr) (suggest.Pods, bool) {
 
 	pods := suggest.Pods{Namespace: name.Namespace, Example: name.Name,
 		Labels: suggest.Stable(s.planner.Labels(name))}
-	for other, labels := range s.planner.Selected(name.Namespace, pods.Labels) {
+	o := s.othersOf(pods)
+	pods.Others, pods.Other = o.count, o.name
+	s.kept[name] = pods
+	return pods, true
+}
+
+// others counts the pods that labels select although their own stable labels differ. name is the
+// first of their names.
+type others struct {
+	count int
+	name  string
+}
+
+// othersOf walks through the pods of a namespace once per set of labels, not once per pod: a
+// workload may have thousands of pods.
+func (s *seer) othersOf(pods suggest.Pods) others {
+	o, has := s.others[pods.Key()]
+	if has {
+		return o
+	}
+	for other, labels := range s.planner.Selected(pods.Namespace, pods.Labels) {
 		if !maps.Equal(suggest.Stable(labels), pods.Labels) {
-			if pods.Others++; pods.Other == "" || other < pods.Other {
-				pods.Other = other
+			if o.count++; o.name == "" || other < o.name {
+				o.name = other
 			}
 		}
 	}
-	s.kept[name] = pods
-	return pods, true
+	s.others[pods.Key()] = o
+	return o
 }

@@ -44,8 +44,8 @@ func Stable(labels map[string]string) map[string]string {
 	return stable
 }
 
-// key returns a text that is equal for equal namespaces and labels.
-func (p Pods) key() string {
+// Key returns a text that is equal for equal namespaces and labels.
+func (p Pods) Key() string {
 	parts := []string{p.Namespace}
 	for _, k := range slices.Sorted(maps.Keys(p.Labels)) {
 		parts = append(parts, k+"="+p.Labels[k])
@@ -65,7 +65,7 @@ type Peer struct {
 
 func (p Peer) key() string {
 	if p.Pods != nil {
-		return "pods " + p.Pods.key()
+		return "pods " + p.Pods.Key()
 	}
 	return "addr " + p.Addr
 }
@@ -83,7 +83,7 @@ type Row struct {
 }
 
 func (r Row) key() string {
-	return strings.Join([]string{r.Subject.key(), map[bool]string{false: "in", true: "out"}[r.Egress],
+	return strings.Join([]string{r.Subject.Key(), map[bool]string{false: "in", true: "out"}[r.Egress],
 		r.Peer.key(), r.Protocol, string(rune(r.Port))}, "\n\n")
 }
 
@@ -115,7 +115,7 @@ func (c *Collector) Add(r Row) {
 		known.Connections++
 		return
 	}
-	subject := r.Subject.key() + map[bool]string{false: "in", true: "out"}[r.Egress]
+	subject := r.Subject.Key() + map[bool]string{false: "in", true: "out"}[r.Egress]
 	if len(c.rows) >= MaxRows || c.peers[subject] >= MaxPeers {
 		c.LeftOut++
 		return

@@ -53,8 +53,8 @@ func Write(w io.Writer, namespace string, seen []Seen, missing []string) error {
 	rows := merge(seen)
 	number := 0
 	for len(rows) > 0 {
-		key := rows[0].Subject.key()
-		n := slices.IndexFunc(rows, func(r Row) bool { return r.Subject.key() != key })
+		key := rows[0].Subject.Key()
+		n := slices.IndexFunc(rows, func(r Row) bool { return r.Subject.Key() != key })
 		if n < 0 {
 			n = len(rows)
 		}
