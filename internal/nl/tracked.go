@@ -10,9 +10,9 @@ import (
 // Tracked is a tracked connection with both sides of its NAT.
 type Tracked struct {
 	Connection
-	// Asked is the destination of the client's packets. It differs from Server and Port behind
+	// Original is the destination of the client's packets. It differs from Server and Port behind
 	// destination NAT.
-	Asked netip.AddrPort
+	Original netip.AddrPort
 	// Source is the address that the server sees. It differs from Client behind source NAT.
 	Source netip.Addr
 	// Replied reports whether a packet of the server was seen.
@@ -47,7 +47,7 @@ func readTracked(attributes []byte) (t Tracked, ok bool) {
 		}
 	}
 
-	client, asked, okClient := endsOf(tuple)
+	client, original, okClient := endsOf(tuple)
 	server, source, okServer := endsOf(reply)
 	proto := nfnl.Find(tuple, tupleProto)
 	number := nfnl.Find(proto, protoNumber)
@@ -56,11 +56,11 @@ func readTracked(attributes []byte) (t Tracked, ok bool) {
 	}
 	t.Connection = Connection{Client: client, Server: server, Proto: number[0],
 		Port: portOf(reply), ClientPort: portOf(tuple)}
-	askedPort := uint16(0)
+	originalPort := uint16(0)
 	if to := nfnl.Find(proto, protoPortTo); len(to) == 2 {
-		askedPort = binary.BigEndian.Uint16(to)
+		originalPort = binary.BigEndian.Uint16(to)
 	}
-	t.Asked, t.Source = netip.AddrPortFrom(asked, askedPort), source
+	t.Original, t.Source = netip.AddrPortFrom(original, originalPort), source
 	return t, true
 }
 

@@ -43,16 +43,22 @@ func TestWayOfAPacket(t *testing.T) {
 			packet nl.Packet
 			want   nl.Way
 		}{
-			"sent here":        {nl.Packet{Dst: at("192.0.2.9")}, nl.Way{Out: a}},
-			"sent here, IPv6":  {nl.Packet{Dst: at("fd00:9::9"), Src: at("fd00:9::1")}, nl.Way{Out: a}},
-			"for this node":    {nl.Packet{Dst: at("192.0.2.1")}, nl.Way{Local: true}},
-			"for it, IPv6":     {nl.Packet{Dst: at("fd00:9::1")}, nl.Way{Local: true}},
-			"to a pod":         {nl.Packet{Dst: at("198.18.1.5")}, nl.Way{Out: b}},
-			"without a route":  {nl.Packet{Dst: at("203.0.113.1")}, nl.Way{Refused: unix.ENETUNREACH}},
-			"without, IPv6":    {nl.Packet{Dst: at("2001:db8::1")}, nl.Way{Refused: unix.ENETUNREACH}},
-			"another mark":     {nl.Packet{Dst: at("192.0.2.9"), Src: at("198.18.1.5"), In: b}, nl.Way{Out: a}},
-			"the rule's":       {nl.Packet{Dst: at("192.0.2.9"), Src: at("198.18.1.5"), In: b, Mark: 0x10}, nl.Way{Refused: unix.EHOSTUNREACH}},
-			"the rule's, IPv6": {nl.Packet{Dst: at("fd00:9::9"), Src: at("fd42:1::5"), In: b, Mark: 0x10}, nl.Way{Refused: unix.EACCES}},
+			"sent here": {nl.Packet{Dst: at("192.0.2.9")}, nl.Way{Out: a}},
+			"sent here, IPv6": {nl.Packet{Dst: at("fd00:9::9"), Src: at("fd00:9::1")},
+				nl.Way{Out: a}},
+			"for this node": {nl.Packet{Dst: at("192.0.2.1")}, nl.Way{Local: true}},
+			"for it, IPv6":  {nl.Packet{Dst: at("fd00:9::1")}, nl.Way{Local: true}},
+			"to a pod":      {nl.Packet{Dst: at("198.18.1.5")}, nl.Way{Out: b}},
+			"without a route": {nl.Packet{Dst: at("203.0.113.1")},
+				nl.Way{Refused: unix.ENETUNREACH}},
+			"without, IPv6": {nl.Packet{Dst: at("2001:db8::1")},
+				nl.Way{Refused: unix.ENETUNREACH}},
+			"another mark": {nl.Packet{Dst: at("192.0.2.9"), Src: at("198.18.1.5"), In: b},
+				nl.Way{Out: a}},
+			"the rule's": {nl.Packet{Dst: at("192.0.2.9"), Src: at("198.18.1.5"), In: b, Mark: 0x10},
+				nl.Way{Refused: unix.EHOSTUNREACH}},
+			"the rule's, IPv6": {nl.Packet{Dst: at("fd00:9::9"), Src: at("fd42:1::5"), In: b, Mark: 0x10},
+				nl.Way{Refused: unix.EACCES}},
 		} {
 			if got, err := r.Way(c.packet); err != nil || got != c.want {
 				t.Errorf("%s: %+v, %v; want %+v", name, got, err, c.want)
@@ -65,7 +71,8 @@ func TestWayOfAPacket(t *testing.T) {
 // A connection behind NAT is read with all of its addresses.
 func TestBothSidesOfNATAreRead(t *testing.T) {
 	nettest.NewNS(t).Run(t, func() error {
-		if err := track("198.18.0.1", "10.96.0.1", "198.18.0.2", unix.IPPROTO_TCP, 8080); err != nil {
+		err := track("198.18.0.1", "10.96.0.1", "198.18.0.2", unix.IPPROTO_TCP, 8080)
+		if err != nil {
 			return err
 		}
 		c, err := nfnl.Open()
@@ -76,9 +83,9 @@ func TestBothSidesOfNATAreRead(t *testing.T) {
 		var got []nl.Tracked
 		err = nl.EachTracked(c, func() { got = nil }, func(t nl.Tracked) { got = append(got, t) })
 		want := nl.Tracked{Connection: tracked("198.18.0.1", "198.18.0.2", unix.IPPROTO_TCP),
-			Asked:  netip.MustParseAddrPort("10.96.0.1:443"),
-			Source: netip.MustParseAddr("198.18.0.1")}
-		if len(got) != 1 || got[0].Connection != want.Connection || got[0].Asked != want.Asked ||
+			Original: netip.MustParseAddrPort("10.96.0.1:443"),
+			Source:   netip.MustParseAddr("198.18.0.1")}
+		if len(got) != 1 || got[0].Connection != want.Connection || got[0].Original != want.Original ||
 			got[0].Source != want.Source {
 			t.Errorf("%+v, want %+v", got, want)
 		}

@@ -88,9 +88,9 @@ func (f *Feature) rememberLocked(before, now []netip.Addr) {
 	}
 }
 
-// believed returns what the last Turn stated: the names of nodes by address, the prefixes of pods
+// stated returns what the last Turn stated: the names of nodes by address, the prefixes of pods
 // and services, and the addresses of deleted nodes.
-func (f *Feature) believed() (nodes map[netip.Addr]string, prefixes []netip.Prefix,
+func (f *Feature) stated() (nodes map[netip.Addr]string, prefixes []netip.Prefix,
 	former map[netip.Addr]bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -208,7 +208,7 @@ func (f *Feature) open() (w *world, harmless map[string]bool, err error) {
 
 	w = &world{guardRanges: newRanges(guard.Ranges...), marked: map[netip.Addr]bool{},
 		tunnels: newTunnels(devices, peers), ways: map[nl.Packet]nl.Way{}}
-	nodes, prefixes, former := f.believed()
+	nodes, prefixes, former := f.stated()
 	w.nodes = nodes
 	cfg := f.o.Config
 	w.addresses = addresses{nodeRanges: newRanges(cfg.NodeRanges...), former: former,
@@ -261,7 +261,7 @@ func (f *Feature) notes() []string {
 	all := []string{
 		"Not seen: packets that conntrack does not track (notrack rules, raw and packet sockets), " +
 			"and interfaces of pods beside Kubeveil (row 11).",
-		"The kernel is asked as for any process: a socket with a mark or a bound link may go " +
+		"The look-up of the route is made as for any process: a socket with a mark or a bound link may go " +
 			"another way.",
 		"Rows 9 and 10 look like row 1: addresses of deleted services, and the cluster's own load " +
 			"balancer.",

@@ -34,20 +34,28 @@ func TestConnectionsAreJudgedByTheirLegs(t *testing.T) {
 		row        int
 		alarm      bool
 	}{
-		"no leg":            {nil, false, telemetry.FlowLocal, 0, false},
-		"to a pod here":     {[]leg{{course: stays}}, false, telemetry.FlowLocal, 0, false},
-		"in the tunnel":     {[]leg{tunnel}, false, telemetry.FlowTunnel, 0, false},
-		"without a route":   {[]leg{{course: refused}}, false, telemetry.FlowRefused, 0, false},
-		"one leg is clear":  {[]leg{tunnel, clear(host, node, "192.0.2.1")}, false, telemetry.FlowHost, 2, false},
-		"refused on a leg":  {[]leg{tunnel, {course: refused}}, false, telemetry.FlowRefused, 0, false},
-		"pod to outside":    {[]leg{clear(pod, outside, "192.0.2.1")}, false, telemetry.FlowOutside, 1, false},
-		"host to outside":   {[]leg{clear(host, outside, "192.0.2.1")}, false, telemetry.FlowOutside, 1, false},
-		"outside to host":   {[]leg{toClient(clear(host, outside, "192.0.2.1"))}, false, telemetry.FlowOutside, 1, false},
-		"host to host":      {[]leg{clear(host, node, "192.0.2.1")}, false, telemetry.FlowHost, 2, false},
-		"host to a far pod": {[]leg{clear(host, farPod, "192.0.2.1")}, false, telemetry.FlowOutside, 0, true},
+		"no leg":          {nil, false, telemetry.FlowLocal, 0, false},
+		"to a pod here":   {[]leg{{course: stays}}, false, telemetry.FlowLocal, 0, false},
+		"in the tunnel":   {[]leg{tunnel}, false, telemetry.FlowTunnel, 0, false},
+		"without a route": {[]leg{{course: refused}}, false, telemetry.FlowRefused, 0, false},
+		"one leg is clear": {[]leg{tunnel, clear(host, node, "192.0.2.1")},
+			false, telemetry.FlowHost, 2, false},
+		"refused on a leg": {[]leg{tunnel, {course: refused}},
+			false, telemetry.FlowRefused, 0, false},
+		"pod to outside": {[]leg{clear(pod, outside, "192.0.2.1")},
+			false, telemetry.FlowOutside, 1, false},
+		"host to outside": {[]leg{clear(host, outside, "192.0.2.1")},
+			false, telemetry.FlowOutside, 1, false},
+		"outside to host": {[]leg{toClient(clear(host, outside, "192.0.2.1"))},
+			false, telemetry.FlowOutside, 1, false},
+		"host to host": {[]leg{clear(host, node, "192.0.2.1")},
+			false, telemetry.FlowHost, 2, false},
+		"host to a far pod": {[]leg{clear(host, farPod, "192.0.2.1")},
+			false, telemetry.FlowOutside, 0, true},
 		"outside to a NodePort": {[]leg{toClient(clear(pod, outside, "192.0.2.1"))}, true,
 			telemetry.FlowOutside, 3, false},
-		"outside to a NodePort of a far pod": {[]leg{arrival(clear(farPod, outside, "192.0.2.1")), tunnel},
+		"outside to a NodePort of a far pod": {[]leg{arrival(clear(farPod, outside, "192.0.2.1")),
+			tunnel},
 			true, telemetry.FlowOutside, 3, false},
 		"outside to a NodePort of a far host": {[]leg{arrival(clear(node, outside, "192.0.2.1")),
 			clear(outside, node, "192.0.2.1")}, true, telemetry.FlowOutside, 3, false},
@@ -57,15 +65,21 @@ func TestConnectionsAreJudgedByTheirLegs(t *testing.T) {
 			false, telemetry.FlowOutside, 8, false},
 		"to a deleted node": {[]leg{clear(pod, end{addr: at("203.0.113.9")}, "192.0.2.1")},
 			false, telemetry.FlowOutside, 8, false},
-		"to the cloud's metadata": {[]leg{clear(pod, end{addr: at("169.254.169.254")}, "192.0.2.1")},
+		"to the cloud's metadata": {[]leg{
+			clear(pod, end{addr: at("169.254.169.254")}, "192.0.2.1")},
 			false, telemetry.FlowOutside, 17, false},
 
-		"pod to pod in clear":      {[]leg{clear(pod, farPod, "192.0.2.1")}, false, telemetry.FlowOutside, 0, true},
-		"pod to node in clear":     {[]leg{clear(pod, node, "192.0.2.1")}, false, telemetry.FlowOutside, 0, true},
-		"a node to a pod in clear": {[]leg{toClient(clear(pod, node, "198.18.1.5"))}, false, telemetry.FlowOutside, 0, true},
-		"a reply of a NodePort to a node in clear": {[]leg{toClient(clear(pod, node, "192.0.2.1"))}, true,
+		"pod to pod in clear": {[]leg{clear(pod, farPod, "192.0.2.1")},
+			false, telemetry.FlowOutside, 0, true},
+		"pod to node in clear": {[]leg{clear(pod, node, "192.0.2.1")},
+			false, telemetry.FlowOutside, 0, true},
+		"a node to a pod in clear": {[]leg{toClient(clear(pod, node, "198.18.1.5"))},
+			false, telemetry.FlowOutside, 0, true},
+		"a reply of a NodePort to a node in clear": {[]leg{
+			toClient(clear(pod, node, "192.0.2.1"))}, true,
 			telemetry.FlowOutside, 0, true},
-		"a pod's address outside": {[]leg{clear(pod, outside, "198.18.1.5")}, false, telemetry.FlowOutside, 0, true},
+		"a pod's address outside": {[]leg{clear(pod, outside, "198.18.1.5")},
+			false, telemetry.FlowOutside, 0, true},
 		"the alarm comes first": {[]leg{arrival(clear(farPod, outside, "192.0.2.1")),
 			clear(outside, farPod, "192.0.2.1")}, true, telemetry.FlowOutside, 0, true},
 	} {
@@ -117,7 +131,8 @@ func TestRangesHaveTheAddressesOfAllPrefixes(t *testing.T) {
 	}
 	for a, want := range map[string]bool{"198.17.255.255": false, "198.18.0.0": true,
 		"198.18.7.9": true, "198.18.255.255": true, "198.19.0.0": false, "203.0.113.4": true,
-		"203.0.113.5": false, "fd42::7:0:0:0:1": true, "fd41::1": false, "fd43::": false, "::": false} {
+		"203.0.113.5": false, "fd42::7:0:0:0:1": true, "fd41::1": false, "fd43::": false,
+		"::": false} {
 		if got := r.has(netip.MustParseAddr(a)); got != want {
 			t.Errorf("%s: %v", a, got)
 		}

@@ -62,7 +62,7 @@ func (p *reading) add(c connection) {
 	f.Client, f.ClientPort, f.ClientPod = c.Client, c.ClientPort, client.pod
 	f.Server, f.ServerPort, f.ServerPod = c.Server, c.Port, server.pod
 	if c.translated() {
-		f.Asked, f.AskedPort = c.Asked.Addr(), c.Asked.Port()
+		f.Original, f.OriginalPort = c.Original.Addr(), c.Original.Port()
 	}
 	f.Replied, f.Source = c.Replied, c.source
 	if p.query.matches(f) {
@@ -74,7 +74,7 @@ func (p *reading) add(c connection) {
 func (p *reading) addService(s bpfmaps.Flow) {
 	c := connection{nl.Tracked{Connection: nl.Connection{Client: s.Client.Addr(),
 		Server: s.Backend.Addr(), Proto: s.Protocol, Port: s.Backend.Port(),
-		ClientPort: s.Client.Port()}, Asked: s.Service, Replied: s.Established}, "services"}
+		ClientPort: s.Client.Port()}, Original: s.Service, Replied: s.Established}, "services"}
 	if !s.SNAT {
 		c.Source = c.Client
 	}
@@ -154,7 +154,7 @@ func newDrops(packets []telemetry.DroppedPacket, harmless map[string]bool) drops
 // connection. A packet that was dropped before NAT has the destination that the client connected to.
 func (d drops) take(c connection, behind key, pod string) string {
 	before := behind
-	before.dst, before.dstPort = c.Asked.Addr(), c.Asked.Port()
+	before.dst, before.dstPort = c.Original.Addr(), c.Original.Port()
 	for _, k := range []key{behind, before} {
 		if s := d.byKey[k]; s != nil && !c.Replied && s.SrcPod == pod {
 			s.taken = true

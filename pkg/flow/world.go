@@ -23,7 +23,7 @@ type connection struct {
 
 // translated reports whether the client connected to an address or port other than the server's.
 func (c connection) translated() bool {
-	return c.Asked != netip.AddrPortFrom(c.Server, c.Port)
+	return c.Original != netip.AddrPortFrom(c.Server, c.Port)
 }
 
 // link is a link of this node.
@@ -162,7 +162,7 @@ func (w *world) legs(c connection) (client, server end, legs []leg, err error) {
 			wire: c.Source})
 	case server.pod != "":
 		legs, err = w.add(legs, w.fromPod(server, client), leg{near: server, far: client,
-			wire: c.Asked.Addr(), toClient: true})
+			wire: c.Original.Addr(), toClient: true})
 		if err == nil && c.translated() && legs[0].course != stays {
 			legs, err = w.addArrival(legs, c, server, client)
 		}
@@ -181,14 +181,14 @@ func (w *world) fromPod(from, to end) nl.Packet {
 // node's route to the client, because the client's node chooses the route in the same way.
 func (w *world) addArrival(legs []leg, c connection, server, client end) ([]leg, error) {
 	p := nl.Packet{Dst: client.addr}
-	host, err := w.isHost(c.Asked.Addr())
+	host, err := w.isHost(c.Original.Addr())
 	if err != nil {
 		return legs, err
 	}
 	if host {
-		p.Src = c.Asked.Addr()
+		p.Src = c.Original.Addr()
 	}
-	return w.add(legs, p, leg{near: server, far: client, wire: c.Asked.Addr(), toClient: true,
+	return w.add(legs, p, leg{near: server, far: client, wire: c.Original.Addr(), toClient: true,
 		arrival: true})
 }
 
@@ -196,7 +196,7 @@ func (w *world) addArrival(legs []leg, c connection, server, client end) ([]leg,
 // only the leg to the other end is needed, because packets to this node stay here.
 func (w *world) betweenHosts(c connection, client, server end) (legs []leg, err error) {
 	forward := leg{near: client, far: server, wire: c.Source}
-	back := leg{near: server, far: client, wire: c.Asked.Addr(), toClient: true}
+	back := leg{near: server, far: client, wire: c.Original.Addr(), toClient: true}
 	host := w.assigned[c.Server]
 	if !host && !w.assigned[c.Client] {
 		if host, err = w.isHost(c.Server); err != nil {

@@ -62,15 +62,15 @@ type Flow struct {
 	// Reason is why the connection is refused: a drop reason, or a sentence.
 	Reason   string `json:"reason,omitempty"`
 	Protocol string `json:"protocol"`
-	// Client opened the connection. Server is the other end, after destination NAT. Asked is the
+	// Client opened the connection. Server is the other end, after destination NAT. Original is the
 	// address that the client connected to; it is only set if it differs from Server. Ports are 0
 	// if the protocol has none.
-	Client     netip.Addr `json:"client"`
-	ClientPort uint16     `json:"clientPort,omitempty"`
-	Server     netip.Addr `json:"server"`
-	ServerPort uint16     `json:"serverPort,omitempty"`
-	Asked      netip.Addr `json:"asked,omitzero"`
-	AskedPort  uint16     `json:"askedPort,omitempty"`
+	Client       netip.Addr `json:"client"`
+	ClientPort   uint16     `json:"clientPort,omitempty"`
+	Server       netip.Addr `json:"server"`
+	ServerPort   uint16     `json:"serverPort,omitempty"`
+	Original     netip.Addr `json:"original,omitzero"`
+	OriginalPort uint16     `json:"originalPort,omitempty"`
 	// ClientPod and ServerPod are pods of this node, as NAMESPACE/NAME. They are empty for others.
 	ClientPod string `json:"clientPod,omitempty"`
 	ServerPod string `json:"serverPod,omitempty"`

@@ -258,15 +258,15 @@ func (c flowCase) shown(ctx context.Context, l *lab.Lab, n *lab.Node, proto stri
 			return err
 		}
 
-		asked, port := f.Asked, f.AskedPort
-		if !asked.IsValid() {
-			asked, port = f.Server, f.ServerPort
+		original, port := f.Original, f.OriginalPort
+		if !original.IsValid() {
+			original, port = f.Server, f.ServerPort
 		}
 		want := c.port
 		if want == 0 {
 			want = traffic.EchoPort
 		}
-		if f.Protocol != proto || f.Client != client[i] || asked != c.to[i] || int(port) != want {
+		if f.Protocol != proto || f.Client != client[i] || original != c.to[i] || int(port) != want {
 			continue
 		}
 		found = true

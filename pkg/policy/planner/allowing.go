@@ -8,9 +8,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
 )
 
-// Allowing returns the rules of policies that allow a flow in a direction of its pod, by the sets of
-// a plan of p: the rule of the ClusterNetworkPolicy that accepts it, or each rule of a NetworkPolicy
-// that matches. It returns nil for a flow that no policy judges.
+// Allowing returns the rules of policies that allow a flow in a direction of its pod, by the sets
+// of a plan of p: the rule of the ClusterNetworkPolicy that accepts it, or each rule of a
+// NetworkPolicy that matches. It returns nil for a flow that no policy judges.
 func (p *Planner) Allowing(plan *policy.Plan, d policy.Direction, f policy.Flow) (
 	rules []policy.RuleName) {
 	if by := p.decide(plan, d, f); by.policy != "" {

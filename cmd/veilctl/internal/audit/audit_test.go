@@ -31,9 +31,9 @@ import (
 // node1 is a cluster of one node. Its API server has the secrets of redacttest, and runs pods.
 type node1 struct {
 	*redacttest.API
-	// says holds the node's answers, by verb. The answer of leakcheck is the log of the pod that
+	// answers holds the node's answers, by verb. The answer of leakcheck is the log of the pod that
 	// reads uplinks. A verb without an answer is an unknown verb.
-	says map[string]string
+	answers map[string]string
 	// forbidden reports whether creating namespaces is forbidden.
 	forbidden bool
 	// made are the pods that were created. gone reports whether the namespace was deleted.
@@ -91,14 +91,14 @@ func (n *node1) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, redacttest.ListOf("Pod", "v1", pods...))
 	case strings.HasPrefix(path, own+"/pods/") && strings.HasSuffix(path, "/log"):
 		w.Header().Set("Content-Type", "text/plain")
-		fmt.Fprint(w, n.says["leakcheck"])
+		fmt.Fprint(w, n.answers["leakcheck"])
 	default:
 		n.API.ServeHTTP(w, r)
 	}
 }
 
 func (n *node1) veilctl(_ context.Context, args []string, out, progress io.Writer) error {
-	text, known := n.says[args[0]]
+	text, known := n.answers[args[0]]
 	if !known {
 		return fmt.Errorf("unknown verb %q: %w", args[0], verb.ErrUsage)
 	}
@@ -108,7 +108,7 @@ func (n *node1) veilctl(_ context.Context, args []string, out, progress io.Write
 
 // wellNode returns a node without problems, without frames in clear and without flows.
 func wellNode() *node1 {
-	return &node1{API: redacttest.Planted(), says: map[string]string{
+	return &node1{API: redacttest.Planted(), answers: map[string]string{
 		"status": `{"node":"node-1","ready":true,"guard":{"inForce":true,"drops":[` +
 			`{"number":3,"name":"dst_in_range","packets":7}]},"tunnelSources":"believed nodes",` +
 			`"devices":[{"name":"veil0","kind":"kernel","publicKey":"` + redacttest.PublishedKey +
@@ -196,9 +196,9 @@ func TestReportReadsTheCluster(t *testing.T) {
 func TestReportHasNoSecret(t *testing.T) {
 	n := wellNode()
 	secret := strings.ReplaceAll(redacttest.Text(), "\n", " ")
-	n.says["status"] = `{"node":"node-1","problems":["` + secret + `"]}`
-	n.says["drops"] = `{"reason":"` + secret + `","token":"` + redacttest.OwnToken + `"}` + "\n"
-	n.says["leakcheck"] = redacttest.Text()
+	n.answers["status"] = `{"node":"node-1","problems":["` + secret + `"]}`
+	n.answers["drops"] = `{"reason":"` + secret + `","token":"` + redacttest.OwnToken + `"}` + "\n"
+	n.answers["leakcheck"] = redacttest.Text()
 	files, _, err := n.report(t, t.Context())
 	for name, text := range files {
 		redacttest.Check(t, name, text)
@@ -214,7 +214,7 @@ func TestReportListsANodeWithoutVeild(t *testing.T) {
 		map[string]any{"metadata": map[string]any{"name": "node-1"}},
 		map[string]any{"metadata": map[string]any{"name": "node-2",
 			"labels": map[string]any{"kubernetes.io/os": "linux"}}})
-	n.says["flows"] = `{"class":"tunnel","peer":"node-2"}` + "\n" +
+	n.answers["flows"] = `{"class":"tunnel","peer":"node-2"}` + "\n" +
 		`{"summary":{"count":{"tunnel":1,"outside":9}}}` + "\n"
 
 	files, _, _ := n.report(t, t.Context())

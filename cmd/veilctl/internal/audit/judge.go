@@ -144,7 +144,7 @@ func (s *Section) readFlows(a *lineAnswer) {
 	}
 }
 
-// flowCounts returns the counts of the classes that veilctl knows. A node that was taken over may
+// flowCounts returns the counts of the classes that have a title. A node that was taken over may
 // invent classes, or subtract from what other nodes counted.
 func flowCounts(answer map[string]int) map[string]int {
 	known := map[string]int{}

@@ -96,13 +96,13 @@ type flowSummary struct {
 func showFlows(w io.Writer, f telemetry.Flows, classes []string) error {
 	var rows [][]string
 	for _, flow := range f.Flows {
-		asked := "-"
-		if flow.Asked.IsValid() {
-			asked = end("", flow.Asked, flow.AskedPort)
+		original := "-"
+		if flow.Original.IsValid() {
+			original = end("", flow.Original, flow.OriginalPort)
 		}
 		rows = append(rows, []string{string(flow.Class), flowRow(flow),
 			end(flow.ClientPod, flow.Client, flow.ClientPort),
-			end(flow.ServerPod, flow.Server, flow.ServerPort), asked, flow.Protocol,
+			end(flow.ServerPod, flow.Server, flow.ServerPort), original, flow.Protocol,
 			verb.OrDash(flow.Link), verb.OrDash(flow.Peer), verb.OrDash(flow.Reason)})
 	}
 	if len(rows) > 0 {

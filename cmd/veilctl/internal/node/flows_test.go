@@ -24,7 +24,7 @@ func flowsOf(alarms int) telemetry.Flows {
 			{Class: "outside", Row: 3, Link: "eth0", Protocol: "tcp", Source: "conntrack",
 				Client: netip.MustParseAddr("2001:db8::9"), ClientPort: 4000,
 				Server: netip.MustParseAddr("fd42:1::5"), ServerPort: 80, ServerPod: "shop/web-0",
-				Asked: netip.MustParseAddr("fd00::1"), AskedPort: 30080, Replied: true},
+				Original: netip.MustParseAddr("fd00::1"), OriginalPort: 30080, Replied: true},
 			{Class: "refused", Protocol: "icmp", Reason: "no route: no route to host", Source: "drops",
 				Client: netip.MustParseAddr("198.18.1.5"), Server: netip.MustParseAddr("198.18.9.9")},
 		}}

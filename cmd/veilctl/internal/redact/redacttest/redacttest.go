@@ -20,9 +20,10 @@ const (
 
 // Secrets that must not be in any output, in the forms that they have in clusters.
 const (
-	plantedKey       = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk="
-	plantedHex       = "c809f3e5317e9575c9b5ed78b638b7ce530dabe85ddab614220241801ddf0669"
-	plantedToken     = "eyJhbGciOiJSUzI1NiIsImtpZCI6IkEifQ.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJlLW9mLXRoaXM"
+	plantedKey   = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk="
+	plantedHex   = "c809f3e5317e9575c9b5ed78b638b7ce530dabe85ddab614220241801ddf0669"
+	plantedToken = "eyJhbGciOiJSUzI1NiIsImtpZCI6IkEifQ.eyJpc3MiOiJrdWJlcm5ldGVzIn0." +
+		"c2lnbmF0dXJlLW9mLXRoaXM"
 	plantedBootstrap = "abcdef.0123456789abcdef"
 	plantedPassword  = "correct-horse-battery"
 	plantedPEM       = "MHcCAQEEIBf0yPq3pXlXx1cJYdYpGk5oBBBBBBBBBBBBBBBBBBBBBBBB"
@@ -58,11 +59,13 @@ func (f *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, text)
 	case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "selfsubjectaccessreviews"):
 		fmt.Fprint(w,
-			`{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":true}}`)
+			`{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1",`+
+				`"status":{"allowed":true}}`)
 	default:
 		w.WriteHeader(http.StatusNotFound)
 		fmt.Fprint(w,
-			`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,"message":"it is not there; the request had token=`+plantedToken+`"}`)
+			`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound",`+
+				`"code":404,"message":"it is not there; the request had token=`+plantedToken+`"}`)
 	}
 }
 
@@ -121,7 +124,9 @@ func Planted() *API {
 			"csi.kubeveil.io/v1alpha1", m{"kind": "VeilVolume",
 				"apiVersion": "csi.kubeveil.io/v1alpha1",
 				"metadata": m{"name": "pvc-1",
-					"annotations": m{"kubectl.kubernetes.io/last-applied-configuration": plantedWrapped}}, "spec": m{"cluster": "c", "node": "node-1"},
+					"annotations": m{
+						"kubectl.kubernetes.io/last-applied-configuration": plantedWrapped}},
+				"spec": m{"cluster": "c", "node": "node-1"},
 				"status": m{"phase": "Ready", "key": m{"provider": "kms", "keyID": "key-7",
 					"blob": plantedWrapped, "annotations": m{"version": plantedWrapped}}}}),
 		"/apis/storage.k8s.io/v1/storageclasses": ListOf("StorageClass", "storage.k8s.io/v1",
@@ -142,8 +147,8 @@ func Planted() *API {
 
 // Secrets returns the secrets in the answers of Planted. No output may contain them.
 func Secrets() []string {
-	return []string{plantedKey, plantedHex, plantedToken, plantedBootstrap, plantedPassword, OwnToken,
-		plantedPEM, plantedWrapped, base64.StdEncoding.EncodeToString([]byte(plantedBlock))[40:80],
+	return []string{plantedKey, plantedHex, plantedToken, plantedBootstrap, plantedPassword,
+		OwnToken, plantedPEM, plantedWrapped, base64.StdEncoding.EncodeToString([]byte(plantedBlock))[40:80],
 		"private-name"}
 }
 
