@@ -57,7 +57,7 @@ func FuzzParseSpecs(f *testing.F) {
 		}
 		expr, err := regexp.Compile(Focus(specs))
 		if err != nil {
-			t.Skip("not UTF-8") // regexp refuses such names, and Ginkgo would too
+			return // Names that are not UTF-8: regexp and Ginkgo refuse them.
 		}
 		for _, s := range specs {
 			if !expr.MatchString("Kubernetes e2e suite " + s) {

@@ -134,6 +134,7 @@ func TestTrySaysWhatIsWrongWithAFile(t *testing.T) {
 		"another kind": {"apiVersion: v1\nkind: Pod\n", `document 1: kind "Pod" is not known here`},
 		"another version": {change("networking.k8s.io/v1", "extensions/v1beta1"),
 			`apiVersion "extensions/v1beta1": write networking.k8s.io/v1`},
+		"no object":     {"node-1\n", "document 1: it is not an object with apiVersion and kind"},
 		"no YAML":       {webPolicy + "---\n}{", "document 2: "},
 		"a field twice": {change("podSelector:", "podSelector: {}\n  podSelector:"), `"podSelector" already set`},
 		"a field that does not exist": {change("ingress:", "ingres:"),

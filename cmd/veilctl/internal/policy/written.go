@@ -67,7 +67,7 @@ func readDocument(document []byte, namespace string, w *policy.Written) error {
 	}
 
 	if err := json.Unmarshal(text, &head); err != nil {
-		return err
+		return errors.New("it is not an object with apiVersion and kind, or a list of such objects")
 	}
 	switch head.Kind {
 	case "List", policy.KindNetworkPolicy + "List", policy.KindClusterNetworkPolicy + "List":
