@@ -196,8 +196,14 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 		l.node.Sysctl("net/ipv4/ip_forward", "1", "net/ipv4/fib_multipath_hash_policy", "1",
 			"net/ipv4/tcp_wmem", sendBuffer),
 		l.client.Sysctl("net/ipv4/ip_local_port_range", "1024 65535", "net/ipv4/tcp_wmem",
-			sendBuffer))
+			sendBuffer, "net/core/txrehash", noRehash))
 }
+
+// noRehash is the value of txrehash with which a socket keeps its hash after a retransmission
+// (Documentation/admin-guide/sysctl/net.rst). In the direct lanes the node's routes choose the
+// endpoint by this hash (fib_multipath_hash in net/ipv4/route.c). With another hash, a connection
+// goes on to another endpoint, which resets it.
+const noRehash = "0"
 
 // sendBuffer is the value of tcp_wmem: the minimum, initial and maximum size of a sender's buffer
 // in bytes. Without this bound, a stream between two CPUs runs at either 20 or 50 Gbit/s, depending
