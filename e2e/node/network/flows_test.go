@@ -26,7 +26,7 @@ import (
 
 // messages is the number of messages of a flow of the matrix. Each is answered. The tunnels' own
 // messages in this time are fewer.
-const messages = 40
+const messages = 200
 
 // flowCase is a cell of the matrix: who sends to which address, which row is shown, and on which
 // nodes.
