@@ -135,7 +135,7 @@ func (s *Session) nodeGone(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, after, _ := strings.Cut(said, "left is: ")
+	_, after, _ := strings.Cut(said, "now run: ")
 	if want := "kubectl delete -n default pvc " + lost.Name; strings.TrimSpace(after) != want {
 		return fmt.Errorf("veilctl printed %q, want %q at its end", said, want)
 	}

@@ -92,7 +92,7 @@ func TestDroppedPacketsAreNamed(t *testing.T) {
 	nodetest.StartProgram(ctx, t, n1, "veild")
 	nodetest.WaitReady(ctx, t, n1)
 	dropped(ctx, t, l, n1, "--reason src_in_range", waiting)
-	nodetest.VeilctlSays(ctx, t, l, n1, "drops", "when veild began", "packets were dropped")
+	nodetest.VeilctlSays(ctx, t, l, n1, "drops", "veild began at", "packets dropped earlier")
 
 	_, err = n1.Exec(ctx, l.Program("veilctl"), "drops", "--reason", "spoofed")
 	if err == nil || !strings.Contains(err.Error(), "pod_spoofed_source") {

@@ -33,8 +33,8 @@ func installChecks(ctx context.Context, t *testing.T, l *lab.Lab) {
 		// want are parts of lines: level, check and what was found.
 		want []string
 	}{
-		{"half applied, and nothing of kubeadm's", nil, admin, false, []string{
-			"ok       api server", "warning  Kubeveil               half applied; missing are " +
+		{"partly installed, and nothing of kubeadm's", nil, admin, false, []string{
+			"ok       api server", "warning  Kubeveil               partly installed; these are missing: " +
 				"configmaps/kubeveil, daemonsets/veil-wg, daemonsets/veild",
 			"ERROR    ranges                 kube-system has no ConfigMap kubeadm-config",
 			"ERROR    way to the API server", "no node yet",

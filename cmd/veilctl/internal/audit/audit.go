@@ -56,7 +56,7 @@ jq -r '.notLookedAt[] | .what + ": " + .why' audit/result.json`,
 			return err
 		}
 		if _, err := k.Client.Discovery().ServerVersion(); err != nil {
-			return fmt.Errorf("ask %s: %w", k.Server, err)
+			return fmt.Errorf("connect to the API server %s: %w", k.Server, err)
 		}
 		return write(c, *out, &collector{cluster: k, access: access, image: *image, long: *long,
 			began: time.Now(), progress: c.Progress})
@@ -95,7 +95,7 @@ func (c *collector) connectivity(ctx context.Context) *Section {
 	s := newWalk()
 	switch {
 	case c.image == "":
-		s.lacks("all flows", "no image of the tools was given (--image)")
+		s.lacks("all flows", "no image was given: name the kubeveil-tools image with --image")
 		return s
 	case ctx.Err() != nil:
 		s.lacks("all flows", interrupted)

@@ -170,8 +170,8 @@ func TestReportReadsTheCluster(t *testing.T) {
 			t.Errorf("%s is %q, want %q", name, verdicts[name], want)
 		}
 	}
-	for _, want := range []string{"this veild has no flows", "no image of the tools was given",
-		"kubeveil-close.service", "no digest is known"} {
+	for _, want := range []string{"this veild has no flows", "no image was given",
+		"kubeveil-close.service", "the digest is unknown"} {
 		if !strings.Contains(fmt.Sprint(r.Unseen), want) || !strings.Contains(files[pageFile], want) {
 			t.Errorf("no %q in what was not looked at: %v", want, r.Unseen)
 		}

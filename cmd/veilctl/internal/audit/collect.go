@@ -28,7 +28,7 @@ var never = []string{
 	"packets before and after this run, and packets below the kernel's packet sockets (XDP)",
 	"a network that the nodes' guards do not protect, such as a second link of a pod",
 	"disks and volumes: veilctl volume list shows these",
-	"whether the programs of a node are the ones of its image: a node answers for itself",
+	"whether a node runs the programs of its image: each node reports about itself",
 }
 
 // collector gathers the sections of one report.
@@ -71,7 +71,7 @@ func (c *collector) run(ctx context.Context) *Result {
 	both.Go(func() error { walk = c.connectivity(ctx); return nil })
 	_ = both.Wait() // neither returns an error
 
-	c.say("reading what was dropped, and which flows there are")
+	c.say("reading dropped packets and flows")
 	after, afterErr := cluster.Look(ctx, c.cluster)
 	if afterErr == nil {
 		beginning := status
@@ -164,7 +164,7 @@ func (c *collector) linesOf(ctx context.Context, node, field, name string,
 }
 
 // interrupted is the reason for everything that an interrupted run did not examine.
-const interrupted = "the run was interrupted before"
+const interrupted = "the run was interrupted before this was read"
 
 // newSetting returns the facts that decide which exceptions are in force.
 func newSetting(facts preflight.Facts, ours []corev1.Pod, oursErr error,

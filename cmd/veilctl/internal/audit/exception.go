@@ -94,7 +94,7 @@ var judgements = map[int]func(setting) (state, string){
 	5: always("no setting closes it"),
 	6: always("no setting closes it"),
 	7: func(setting) (state, string) {
-		return unknown, "whether kubeveil-close.service is installed is seen on the nodes only"
+		return unknown, "only the nodes show whether kubeveil-close.service is installed"
 	},
 	8: func(s setting) (state, string) {
 		text := s.cfg.OpenNodeRanges()
@@ -105,8 +105,8 @@ var judgements = map[int]func(setting) (state, string){
 	},
 	9: func(s setting) (state, string) {
 		if s.unread == "" && s.cfg.ServiceProxy == config.ServiceProxyEBPF {
-			return open, "serviceProxy: ebpf keeps an address closed while a pod is there that " +
-				"had a flow to it"
+			return open, "serviceProxy: ebpf keeps an address closed only as long as a pod " +
+				"exists that had a flow to it"
 		}
 		return open, "open after a Service with such an address is deleted"
 	},
@@ -116,7 +116,7 @@ var judgements = map[int]func(setting) (state, string){
 			return open, "the API server has the API group of Multus, k8s.cni.cncf.io"
 		}
 		return unknown, "the API server has no Multus (k8s.cni.cncf.io); other ways to add " +
-			"interfaces to pods were not looked for"
+			"interfaces to pods were not checked"
 	},
 	12: always("open for each Service with externalTrafficPolicy: Local"),
 	13: always("no setting closes it"),
@@ -134,11 +134,11 @@ var judgements = map[int]func(setting) (state, string){
 func byVolumes(s setting) (state, string) {
 	switch {
 	case s.podsUnread != "":
-		return unknown, "whether veil-csi is there could not be read: " + s.podsUnread
+		return unknown, "veil-csi may be installed, but its pods could not be read: " + s.podsUnread
 	case s.volumes:
 		return open, "veil-csi is installed"
 	}
-	return closed, "no pod of veil-csi is there"
+	return closed, "no pod of veil-csi exists"
 }
 
 func byRoaming(s setting) (state, string) {
@@ -154,7 +154,7 @@ func byRoaming(s setting) (state, string) {
 func judgeExceptions(s setting) *Section {
 	section := &Section{Name: "exceptions", Title: "Exceptions in force", Informs: true,
 		Text: "What Kubeveil does not encrypt or prove, as docs/security.md of this veilctl lists " +
-			"it. Open exceptions are documented, so they do not make the whole bad.",
+			"it. Open exceptions are documented, so they do not change the verdict of the report.",
 		Head: []string{"no.", "what is clear", "who is affected", "why it is open or closed",
 			"how to close it"}}
 	for _, e := range exceptions(docs.Security) {

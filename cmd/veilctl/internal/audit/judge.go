@@ -130,7 +130,7 @@ func (s *Section) readFlows(a *lineAnswer) {
 	if json.Unmarshal(a.summary, &sum) == nil {
 		a.counts = flowCounts(sum.Count)
 	} else if a.err == "" {
-		a.err = "its answer has no end"
+		a.err = "its answer has no summary, so it was cut off"
 	}
 	alarms := max(sum.Alarms, a.alarms)
 	if alarms > 0 || a.err == "" && a.status == verb.ExitWrong {
@@ -187,7 +187,8 @@ func judgeDrops(answers []lineAnswer, before, after cluster.Report) *Section {
 	s := &Section{Name: "drops", Title: "Dropped packets by reason",
 		Text: "The counters cover all packets, on nodes that answered both at the beginning and at " +
 			"the end. The command veilctl drops shows samples of some of them. A dropped packet " +
-			"did not leave in clear: it shows that something tried.",
+			"did not leave in clear, but some program or rule tried to send it in clear, or the " +
+			"packet was not allowed.",
 		Head: []string{"reason or node", "dropped in this time", "dropped since the node started",
 			"sampled", "remark"}}
 
@@ -253,11 +254,11 @@ func judgeVersions(pods []corev1.Pod, err error) *Section {
 		switch {
 		case k.digest == "":
 			row.Verdict = Unseen
-			row.Why = "no digest is known, on " + verb.Some(slices.Sorted(slices.Values(nodes)))
+			row.Why = "the digest is unknown on " + verb.Some(slices.Sorted(slices.Values(nodes)))
 			row.Cells[4] = row.Why
 		case len(digests[k.container]) > 1:
 			row.Verdict = Note
-			row.Cells[4] = "nodes differ: this one is on " +
+			row.Cells[4] = "digests differ between nodes; this digest is on " +
 				verb.Some(slices.Sorted(slices.Values(nodes)))
 		}
 		s.Rows = append(s.Rows, row)

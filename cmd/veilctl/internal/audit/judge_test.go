@@ -153,7 +153,7 @@ func TestFlowsInClearAreBad(t *testing.T) {
 	}).Rows)
 	for _, want := range []string{"{bad in clear [n2 2 ", "{note  [n3   It sees no flows of hosts.]",
 		"{note  [outside, in clear 3 1 ]", "{note  [host to host, in clear 1 1 ]",
-		"{good  [in the tunnel 7 3 ]", "{not looked at  [n4   its answer has no end]"} {
+		"{good  [in the tunnel 7 3 ]", "{not looked at  [n4   its answer has no summary, so it was cut off]"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in %s", want, got)
 		}
@@ -169,9 +169,9 @@ func TestLeaksOfANode(t *testing.T) {
 	}{
 		"well":        {`{"links":["eth0"],"seconds":60,"frames":9,"tunnel":8}`, nil, Good, ""},
 		"a leak":      {`{"seconds":60,"frames":9,"leaks":1,"dropped":3}`, nil, Bad, ""},
-		"lost frames": {`{"seconds":60,"frames":9,"dropped":3}`, nil, Unseen, "3 frames came too fast"},
+		"lost frames": {`{"seconds":60,"frames":9,"dropped":3}`, nil, Unseen, "3 frames were lost"},
 		"blind":       {`{"seconds":60}`, nil, Unseen, "no frame was seen"},
-		"too short":   {`{"seconds":6,"frames":9}`, nil, Unseen, "6 s only"},
+		"too short":   {`{"seconds":6,"frames":9}`, nil, Unseen, "only 6 s"},
 		"an error":    {"veilctl: veild does not answer", nil, Unseen, "veild does not answer"},
 		"nothing":     {"", errors.New("its pod was ended"), Unseen, "its pod was ended"},
 		"cut":         {`{"seconds":60,"frames":9,"links":["`, nil, Unseen, "seconds"},

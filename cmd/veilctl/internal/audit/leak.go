@@ -86,7 +86,7 @@ func (c *collector) leaks(ctx context.Context) *Section {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), clearLimit)
 	defer cancel()
 	if err := n.Close(ctx); err != nil {
-		s.add(Note, "all nodes", "", "", "", "", "namespace "+n.Name+" is still there: "+err.Error())
+		s.add(Note, "all nodes", "", "", "", "", "namespace "+n.Name+" was not removed: "+err.Error())
 	}
 	return s
 }
@@ -170,7 +170,7 @@ func (r *leakReader) wait(ctx context.Context) {
 		}
 		if time.Since(told) > tellEvery {
 			told = time.Now()
-			r.say("%d nodes still read; %v are left", len(r.waiting),
+			r.say("%d nodes are still reading their uplinks; %v left", len(r.waiting),
 				max(0, r.long-since).Round(time.Second))
 		}
 		if len(r.waiting) == 0 {
@@ -247,7 +247,7 @@ func readLog(ctx context.Context, request *rest.Request) ([]byte, error) {
 // itself.
 func podEnd(p corev1.Pod) error {
 	if p.Status.Phase == corev1.PodFailed && p.Status.Reason != "" {
-		return fmt.Errorf("its pod was ended: %s: %s", p.Status.Reason, p.Status.Message)
+		return fmt.Errorf("the kubelet ended its pod: %s: %s", p.Status.Reason, p.Status.Message)
 	}
 	return nil
 }
@@ -271,11 +271,12 @@ func (s *Section) judgeLeaks(on string, text []byte, err error, long time.Durati
 	case r.Leaks > 0:
 		row.Verdict, row.Word = Bad, "in clear"
 	case r.Dropped > 0:
-		row.Why = fmt.Sprintf("%d frames came too fast to be read: it proves nothing", r.Dropped)
+		row.Why = fmt.Sprintf("%d frames were lost before they were read, so the result proves "+
+			"nothing", r.Dropped)
 	case r.Frames == 0:
-		row.Why = "no frame was seen at all: it proves nothing"
+		row.Why = "no frame was seen, so the result proves nothing"
 	case r.Seconds < 0.9*long.Seconds():
-		row.Why = fmt.Sprintf("it read for %.0f s only", r.Seconds)
+		row.Why = fmt.Sprintf("its pod read for only %.0f s", r.Seconds)
 	}
 	if row.Why != "" {
 		row.Verdict, row.Cells[5] = Unseen, row.Why

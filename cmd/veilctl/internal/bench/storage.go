@@ -38,7 +38,7 @@ veilctl bench storage --class kubeveil --baseline-class standard --rounds 1 --se
 	f.register(cmd, "bench-storage", "how long a sample takes")
 	fs.StringVar(&f.options.Class, "class", "", "StorageClass to measure")
 	fs.StringVar(&f.options.Baseline, "baseline-class", "",
-		"StorageClass beside which it is measured")
+		"StorageClass to compare it with")
 	fs.StringVar(&f.options.Node, "node", "",
 		"`name` of the node (default: the scheduler's choice)")
 	fs.StringVar(&f.options.Platform, "platform", bench.VM,
@@ -56,7 +56,7 @@ func (f *benchStorageFlags) parse() (volumes.Options, error) {
 	o := f.options
 	switch {
 	case o.Class == "" || o.Baseline == "":
-		return o, fmt.Errorf("say --class and --baseline-class, as kubectl get storageclasses "+
+		return o, fmt.Errorf("name two classes with --class and --baseline-class, as kubectl get storageclasses "+
 			"names them: %w", verb.ErrUsage)
 	case o.Class == o.Baseline:
 		return o, fmt.Errorf("--class and --baseline-class are both %s: %w", o.Class, verb.ErrUsage)

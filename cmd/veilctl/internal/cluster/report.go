@@ -120,7 +120,7 @@ func (r *nodeReport) readStatus(n NodeSeen) {
 	s := n.status
 	r.Answered, r.Ready, r.Version, r.Pods, r.MTU = true, s.Ready, s.Version, s.Pods, s.MTU.Pod
 	if !s.Ready {
-		r.Problems = append(r.Problems, "it is not ready for pods: waits for "+
+		r.Problems = append(r.Problems, "it is not ready for pods: it waits for "+
 			strings.Join(s.NotReady, ", "))
 	}
 
@@ -132,7 +132,7 @@ func (r *nodeReport) readStatus(n NodeSeen) {
 		r.Problems = append(r.Problems, "its guard is not in force")
 	}
 	if n.claim == nil {
-		r.Problems = append(r.Problems, "it has published no key: others cannot reach it")
+		r.Problems = append(r.Problems, "it has published no key, so other nodes cannot reach it")
 	}
 
 	var kinds []string
@@ -143,7 +143,7 @@ func (r *nodeReport) readStatus(n NodeSeen) {
 			d.PublicKey == (wgkey.Public{}) // There is no key to compare.
 	}
 	if !published && len(s.Devices) > 0 {
-		r.Problems = append(r.Problems, "its tunnel has another key than its VeilNode says")
+		r.Problems = append(r.Problems, "the public keys of its tunnel and of its VeilNode differ")
 	}
 
 	slices.Sort(kinds)
@@ -164,10 +164,10 @@ func (r *nodeReport) readPolicy(p *telemetry.Policy) {
 	r.PolicyRevision = p.Revision
 	switch {
 	case !p.Listed:
-		r.Notes = append(r.Notes, "policies: not listed since veild started, what was in force "+
-			"before stays so")
+		r.Notes = append(r.Notes, "policies: veild has not listed them since it started; the "+
+			"earlier policies stay in force")
 	case p.Told != p.Revision:
-		r.Notes = append(r.Notes, fmt.Sprintf("policies: told of revision %s, %s is in force",
+		r.Notes = append(r.Notes, fmt.Sprintf("policies: received revision %s, in force is %s",
 			verb.OrDash(p.Told), verb.OrDash(p.Revision)))
 	}
 	if p.Pending > 0 {
@@ -181,17 +181,19 @@ func (r *nodeReport) explainSilence(n NodeSeen) {
 	switch {
 	case n.Pod == "" && n.claim != nil && r.SeenBy > 0:
 		r.Notes = append(r.Notes,
-			"no pod of veild to ask; it runs outside of a pod: peers talk to it")
+			"no pod of veild, but peers hear from it, so its veild runs outside of a pod: run "+
+				"veilctl status on the node")
 	case n.Pod == "" && !n.linux:
-		r.Problems = append(r.Problems, "no pod of veild: the DaemonSet chooses nodes with the "+
-			"label kubernetes.io/os: linux, which this one lacks")
+		r.Problems = append(r.Problems, "no pod of veild: the node lacks the label "+
+			"kubernetes.io/os: linux, which the DaemonSet selects")
 	case n.Pod == "":
-		r.Problems = append(r.Problems, "no pod of veild: is the DaemonSet veild there? kubectl "+
-			"-n kube-system describe daemonset veild")
+		r.Problems = append(r.Problems, "no pod of veild: see kubectl -n kube-system describe "+
+			"daemonset veild")
 	case n.PodWhy != "":
 		r.Problems = append(r.Problems, n.PodWhy)
 		if n.said != "" {
-			r.Problems = append(r.Problems, "veild said: "+strings.ReplaceAll(n.said, "\n", "; "))
+			r.Problems = append(r.Problems,
+				"last message of veild: "+strings.ReplaceAll(n.said, "\n", "; "))
 		}
 	default:
 		r.Problems = append(r.Problems, "veild does not answer: "+n.err)

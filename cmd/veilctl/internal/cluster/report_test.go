@@ -63,11 +63,11 @@ node-1   yes    v0.1.0   2 mJLSJPVW  kernel  1440  2/2        3     -         5
 node-2   NO     v0.1.0   2 tdzEaXHP  kernel  1440  1/2        3     -         5
 node-3   ?      -        -           -       -     seen by 0  -     -         -
 
-control: no pod of veild to ask; it runs outside of a pod: peers talk to it
-node-2: it is not ready for pods: waits for first apply done
+control: no pod of veild, but peers hear from it, so its veild runs outside of a pod: run veilctl status on the node
+node-2: it is not ready for pods: it waits for first apply done
 node-2: peer node-1 has not answered for 0s: it is down, or UDP does not pass
 node-3: container veild waits, CrashLoopBackOff
-node-3: veild said: veild: clusterRanges: no range is given
+node-3: last message of veild: veild: clusterRanges: no range is given
 node-3: its Node is not Ready: KubeletNotReady: cni plugin not initialized
 2 of 4 nodes are well
 `
@@ -106,9 +106,9 @@ node-3  yes    v0.1.0   2 mJLSJPVW  kernel  1440  0/0    3     bb22      5
 node-4  yes    v0.1.0   2 mJLSJPVW  kernel  1440  0/0    3     -         5
 node-5  yes    v0.1.0   2 mJLSJPVW  kernel  1440  0/0    3     bb22      5
 
-node-2: policies: told of revision bb22, aa11 is in force
+node-2: policies: received revision bb22, in force is aa11
 node-2: policies: 2 pods are mute until their policies are known
-node-4: policies: not listed since veild started, what was in force before stays so
+node-4: policies: veild has not listed them since it started; the earlier policies stay in force
 nodes enforce different policies: 2 enforce revision aa11, 2 enforce revision bb22
 5 of 5 nodes are well
 `
@@ -128,7 +128,7 @@ func TestAssess(t *testing.T) {
 	}{
 		"as it should be": {func(*NodeSeen) {}, ""},
 		"an old key": {func(n *NodeSeen) { n.claim = claimText(otherKey) },
-			"another key than its VeilNode"},
+			"and of its VeilNode differ"},
 		"no VeilNode": {func(n *NodeSeen) { n.claim = nil }, "published no key"},
 		"a malformed VeilNode": {func(n *NodeSeen) { n.claim = []byte(`{"keys":[]}`) },
 			"malformed"},
@@ -140,7 +140,7 @@ func TestAssess(t *testing.T) {
 		"no answer": {func(n *NodeSeen) { n.status, n.err = nil, "no answer in time" },
 			"veild does not answer: no answer in time"},
 		"no pod": {func(n *NodeSeen) { n.status, n.Pod = nil, "" },
-			"is the DaemonSet veild there"},
+			"describe daemonset veild"},
 		"a node that is not ours": {func(n *NodeSeen) {
 			n.status, n.Pod, n.claim, n.linux = nil, "", nil, false
 		}, "kubernetes.io/os"},

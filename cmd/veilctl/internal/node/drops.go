@@ -105,17 +105,17 @@ func (s *dropStream) next() error {
 func (s *dropStream) noteBegin(d telemetry.Drops) {
 	switch {
 	case d.Problem != "":
-		fmt.Fprintf(s.notes, "Some packets that are dropped are only counted: %s\n", d.Problem)
+		fmt.Fprintf(s.notes, "Some dropped packets are only counted, not shown: %s\n", d.Problem)
 	case d.Before > 0:
-		fmt.Fprintf(s.notes, "Before %s, when veild began, %d packets were dropped, which are "+
-			"only counted.\n", stamp(d.Since), d.Before)
+		fmt.Fprintf(s.notes, "veild began at %s; %d packets dropped earlier are only counted.\n",
+			stamp(d.Since), d.Before)
 	}
 }
 
 // noteSkipped prints how many dropped packets were not sampled, by reason.
 func (s *dropStream) noteSkipped() error {
 	for _, reason := range slices.Sorted(maps.Keys(s.last.Skipped)) {
-		fmt.Fprintf(s.notes, "Skipped: %d packets dropped for %s since %s\n",
+		fmt.Fprintf(s.notes, "Not shown: %d packets dropped for %s since %s\n",
 			s.last.Skipped[reason], reason, stamp(s.last.Since))
 	}
 	return nil

@@ -60,17 +60,17 @@ func TestDropsVerb(t *testing.T) {
 		status int
 	}{
 		"all": {daemon, nil, []string{
-			"Before 11-29 12:00:00.000, when veild began, 12 packets were dropped",
+			"veild began at 11-29 12:00:00.000; 12 packets dropped earlier are only",
 			"11-29 12:00:01.000  policy_ingress  shop/far [fd42:1::9]:4000  shop/web-0 [",
 			"tcp", "veil0  vpod0  node-2  shop/deny: no rule of these allows it",
 			"ip_version      -",
-			"Skipped: 40 packets dropped for policy_ingress since 11-29 12:00:00.000"}, "after=0",
+			"Not shown: 40 packets dropped for policy_ingress since 11-29 12:00:00.000"}, "after=0",
 			verb.ExitOK},
 		"chosen": {daemon, []string{"--pod", "shop/web-0", "--reason", "policy_ingress"}, nil,
 			"after=0&pod=shop%2Fweb-0&reason=policy_ingress", verb.ExitOK},
 		"a reason that does not exist": {daemon, []string{"--reason", "spoofed"}, nil,
 			"after=0&reason=spoofed", verb.ExitWrong},
-		"nothing is sampled":   {silent, nil, []string{"only counted: no module"}, "", verb.ExitOK},
+		"nothing is sampled":   {silent, nil, []string{"only counted, not shown: no module"}, "", verb.ExitOK},
 		"a time in the future": {daemon, []string{"--since=-1m"}, nil, "", verb.ExitUsage},
 		"no veild":             {"/nowhere/s", nil, nil, "", verb.ExitNoDaemon},
 	} {
@@ -113,7 +113,7 @@ func TestDropsAsLines(t *testing.T) {
 		p.DstPod != "shop/web-0" || p.Src != netip.MustParseAddr("fd42:1::9") {
 		t.Errorf("%v: %s", err, &out)
 	}
-	if !strings.Contains(notes.String(), "Skipped: 40") {
+	if !strings.Contains(notes.String(), "Not shown: 40") {
 		t.Errorf("notes: %s", &notes)
 	}
 }

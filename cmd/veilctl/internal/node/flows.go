@@ -135,12 +135,12 @@ func showFlowSummary(w io.Writer, f telemetry.Flows, classes []string) error {
 		}
 		line := fmt.Sprintf("%6d %s", f.Count[class], flowWords[class])
 		if n := f.LeftOut[class]; n > 0 {
-			line += fmt.Sprintf("; %d of them are not shown, choose with --pod", n)
+			line += fmt.Sprintf("; %d of them are not shown: choose a pod with --pod", n)
 		}
 		fmt.Fprintln(w, line)
 	}
 	if f.Outer > 0 {
-		fmt.Fprintf(w, "%6d more carry the tunnels\n", f.Outer)
+		fmt.Fprintf(w, "%6d more connections carry the tunnels themselves\n", f.Outer)
 	}
 	for _, note := range f.Notes {
 		fmt.Fprintln(w, note)
@@ -149,7 +149,7 @@ func showFlowSummary(w io.Writer, f telemetry.Flows, classes []string) error {
 		return nil
 	}
 	_, err := fmt.Fprintf(w, "ALARM: %d connections of pods with the cluster are in clear, which no "+
-		"exception allows.\nSee the rows NONE: the link by which they leave has no guard. "+
-		"veilctl status names the cause.\n", f.Alarms)
+		"exception allows.\nThey are the rows NONE: the guard is not attached to the link by "+
+		"which they leave. veilctl status names the cause.\n", f.Alarms)
 	return err
 }

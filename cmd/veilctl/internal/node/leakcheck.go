@@ -145,7 +145,8 @@ func showLeaks(c verb.Call, r LeakReport) {
 	}
 	switch {
 	case r.Dropped > 0:
-		fmt.Fprintf(c.Out, "%d frames came too fast to be read: this proves nothing\n", r.Dropped)
+		fmt.Fprintf(c.Out, "%d frames were lost before they were read, so the result proves "+
+			"nothing: repeat it when there is less traffic\n", r.Dropped)
 	case r.Leaks > 0:
 		fmt.Fprintln(c.Out, "LEAK: report this with the frames above")
 	default:

@@ -147,7 +147,7 @@ func noteOf(owner service.Name, f service.FrontendView) string {
 	add(f.Owner != owner, serviceName(f.Owner)+" has this address")
 	add(f.Local, "Local")
 	add(f.Affinity > 0, "affinity "+f.Affinity.Round(time.Second).String())
-	add(f.Drop, "dropped: none is on this node")
+	add(f.Drop, "dropped: no backend is on this node")
 	add(f.Ranged, fmt.Sprintf("only from %d ranges", len(f.Sources)))
 	return verb.OrDash(strings.Join(notes, ", "))
 }
@@ -192,19 +192,19 @@ func serviceTrace() *cobra.Command {
 		Use: "trace ADDRESS:PORT", Short: "Show which backend an address gets, and why",
 		Long: `It looks up the address in the service table of this node, as a connection does.
 Backends without a reason are selected with equal probability. For the others, the reason says why
-they are not selected. With --outside, it answers for packets from outside the cluster, for which
-other traffic policies apply. With --host, it answers for programs on the host's network, for which
-services.apiFrontends is.`,
+they are not selected. With --outside, it looks up the address for packets from outside the
+cluster, for which other traffic policies apply. With --host, it looks up the address for programs
+on the host's network, for which services.apiFrontends applies.`,
 		Example: `veilctl service trace 10.96.0.10:53 --udp
 veilctl service trace '[fd00:10:96::a]:53'
 veilctl service trace 192.0.2.7:30080 --outside`,
 	}
 	fs := cmd.Flags()
-	udp := fs.Bool("udp", false, "ask for UDP instead of TCP")
+	udp := fs.Bool("udp", false, "look up UDP instead of TCP")
 	outside := fs.Bool("outside", false,
-		"ask for clients outside the cluster, and for pods of other nodes\n"+
-			"that use an address of this node")
-	host := fs.Bool("host", false, "ask for programs on the host's network")
+		"look up for clients outside the cluster, and for pods of other\n"+
+			"nodes that use an address of this node")
+	host := fs.Bool("host", false, "look up for programs on the host's network")
 	return verb.OnNode(cmd, func(c verb.Call, socket string) error {
 		if *host && *outside {
 			return fmt.Errorf("give --host or --outside, not both: %w", verb.ErrUsage)
@@ -262,17 +262,17 @@ func showFront(c verb.Call, f service.FrontendView) error {
 
 	switch chosen := f.Chosen; {
 	case chosen == 0 && f.Drop && f.Scope == service.Outside:
-		fmt.Fprintln(c.Out, "no backend is on this node: packets are dropped, so that a balancer "+
-			"goes to another node; pods of other nodes are refused")
+		fmt.Fprintln(c.Out, "no backend is on this node: packets from outside are dropped, so "+
+			"that a load balancer selects another node; pods of other nodes are refused")
 	case chosen == 0 && f.Scope == service.Host:
-		fmt.Fprintln(c.Out, "no server's certificate names it: not translated")
+		fmt.Fprintln(c.Out, "no API server's certificate names the address, so it is not translated")
 	case chosen == 0:
-		fmt.Fprintln(c.Out, "no backend: refused at once")
+		fmt.Fprintln(c.Out, "no backend: connections are refused at once")
 	case f.Affinity > 0:
-		fmt.Fprintf(c.Out, "a client keeps the backend that it had within the last %s; a new one "+
-			"gets any of %d with the same chance\n", f.Affinity, chosen)
+		fmt.Fprintf(c.Out, "a client keeps the backend that it used within the last %s; a new "+
+			"client gets one of %d with equal probability\n", f.Affinity, chosen)
 	default:
-		fmt.Fprintf(c.Out, "each connection gets any of %d with the same chance\n", chosen)
+		fmt.Fprintf(c.Out, "each connection gets one of %d with equal probability\n", chosen)
 	}
 
 	if len(f.Backends) == 0 {

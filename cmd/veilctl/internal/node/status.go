@@ -107,14 +107,14 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 func connectionsLine(c *telemetry.Connections) string {
 	line := fmt.Sprintf("%d of %d tracked, at most %d opened by one pod", c.Tracked, c.Max, c.Limit)
 	if len(c.Opened) > 0 && len(c.Limited) == 0 {
-		line += fmt.Sprintf("; the most by %s: %d", c.Opened[0].Pod, c.Opened[0].Opened)
+		line += fmt.Sprintf("; %s opened the most, %d", c.Opened[0].Pod, c.Opened[0].Opened)
 	}
 	const shown = 5
 	for i, p := range c.Limited {
 		if i == shown {
 			return fmt.Sprintf("%s, and %d more", line, len(c.Limited)-shown)
 		}
-		line += fmt.Sprintf("; %s has %d and opens no more", p.Pod, p.Opened)
+		line += fmt.Sprintf("; %s has %d and can open no more", p.Pod, p.Opened)
 	}
 	return line
 }
@@ -141,9 +141,9 @@ func policiesLine(p *telemetry.Policy) string {
 	line := "revision " + verb.OrDash(p.Revision) + " in force"
 	switch {
 	case !p.Listed:
-		line = "not listed since veild started, what was in force before stays so"
+		line = "not listed since veild started; the earlier policies stay in force"
 	case p.Told != p.Revision:
-		line += fmt.Sprintf("; told of revision %s, not in force yet", verb.OrDash(p.Told))
+		line += fmt.Sprintf("; revision %s was received and is not in force yet", verb.OrDash(p.Told))
 	}
 	line = fmt.Sprintf("%s; %d select pods of this node, %d pods are mute", line, p.Policies,
 		p.Pending)
@@ -159,7 +159,7 @@ func ignoredLine(i *telemetry.IgnoredAddrs) string {
 		return ""
 	}
 	return fmt.Sprintf("%d addresses outside the prefixes of the pod's node, %d that several pods "+
-		"claim; such as: %s", i.OutsidePrefix, i.Shared, strings.Join(i.Some, "; "))
+		"claim; for example: %s", i.OutsidePrefix, i.Shared, strings.Join(i.Some, "; "))
 }
 
 // servicesLine describes the state of the table of services in one line.
@@ -169,7 +169,7 @@ func servicesLine(s *telemetry.Services) string {
 	}
 	line := fmt.Sprintf("%d by eBPF", s.Known)
 	if !s.Listed {
-		line = "by eBPF, as the last veild left them (not listed yet)"
+		line = "by eBPF, from the earlier veild's table (not listed yet)"
 	}
 	for _, t := range s.Tables {
 		if t.Limit == telemetry.LimitFrontends {
@@ -210,7 +210,7 @@ func apiFrontendsPart(frontends []telemetry.APIFrontend) (part string) {
 		if len(f.Servers) == 0 {
 			part += fmt.Sprintf("; %s is not translated", f.Addr)
 		} else {
-			part += fmt.Sprintf("; %s leads to %d of them", f.Addr, len(f.Servers))
+			part += fmt.Sprintf("; %s is translated to %d of them", f.Addr, len(f.Servers))
 		}
 	}
 	return part
@@ -221,9 +221,9 @@ func syncedNote(s telemetry.Status) string {
 	case s.Source.Synced:
 		return ""
 	case s.Ready: // ready by the last good table, without an answer from the source
-		return " (not heard from yet; the last good table is in force)"
+		return " (no answer from it yet; the last good table is in force)"
 	}
-	return " (not heard from yet)"
+	return " (no answer from it yet)"
 }
 
 func upOrDown(up bool) string {

@@ -83,11 +83,11 @@ func TestStatusSaysWhichPoliciesAreInForce(t *testing.T) {
 	for want, p := range map[string]telemetry.Policy{
 		"revision aa11 in force; 3 select pods of this node, 1 pods are mute": {Listed: true,
 			Told: "aa11", Revision: "aa11", Policies: 3, Pending: 1},
-		"revision aa11 in force; told of revision bb22, not in force yet; 0 select": {Listed: true,
+		"revision aa11 in force; revision bb22 was received and is not in force yet; 0": {Listed: true,
 			Told: "bb22", Revision: "aa11"},
 		"revision aa11 in force; 0 select pods of this node, 0 pods are mute, 5 pods have the fast " +
 			"path": {Listed: true, Told: "aa11", Revision: "aa11", FastPath: &five},
-		"not listed since veild started, what was in force before stays so; 0": {},
+		"not listed since veild started; the earlier policies stay in force; 0": {},
 	} {
 		if got := policiesLine(&p); !strings.HasPrefix(got, want) {
 			t.Errorf("%q, want %q", got, want)
@@ -99,7 +99,7 @@ func TestStatusNamesAddressesThatIdentifyNoPod(t *testing.T) {
 	for want, i := range map[string]telemetry.IgnoredAddrs{
 		"": {},
 		"Identify no pod  2 addresses outside the prefixes of the pod's node, 1 that several pods " +
-			"claim; such as: a; b": {OutsidePrefix: 2, Shared: 1, Some: []string{"a", "b"}},
+			"claim; for example: a; b": {OutsidePrefix: 2, Shared: 1, Some: []string{"a", "b"}},
 	} {
 		s := sample()
 		s.Policy = &telemetry.Policy{Listed: true, Ignored: &i}
@@ -153,7 +153,7 @@ func TestStatusBeforeTheSourceIsHeard(t *testing.T) {
 			err := run(t.Context(), []string{"status", "--socket", daemon(t, unheard, ready)}, &out,
 				io.Discard)
 			if (err == nil) != ready || strings.Contains(out.String(), lastGood) != ready ||
-				!strings.Contains(out.String(), "not heard from yet") {
+				!strings.Contains(out.String(), "no answer from it yet") {
 				t.Errorf("%v: %s", err, &out)
 			}
 		})

@@ -34,14 +34,14 @@ func policyListCommand() *cobra.Command {
 		Use: "list", Short: "List policies that select pods of this node, and which are in force",
 		Long: `A policy that selects no pod of this node is not listed. ENFORCED is "no" where a policy
 denies everything that it isolates because this version cannot read it, where it exceeds a bound,
-and while a change is not in force yet: a line PROBLEM says which.
+and while a change is not in force yet. A line PROBLEM names the reason.
 
-ALLOWS counts known connections for each rule that allows them, so one may count several times.
-DENIED counts the samples of packets that the policy denied since veild began: at most 200 a second
-and reason are sampled. -o json has both for each rule.
+ALLOWS counts known connections for each rule that allows them, so one connection may count several
+times. DENIED counts the samples of packets that the policy denied since veild began. At most 200
+packets per second and reason are sampled. -o json has both counts for each rule.
 
-Exit status 0 all are in force as written, 1 one is not or this node enforces no policies, 2 the
-command line is wrong, 3 veild does not answer.`,
+The exit status is 0 if all policies are in force as written, 1 if one is not or this node enforces
+no policies, 2 if the command line is wrong, and 3 if veild does not answer.`,
 		Example: `veilctl policy list
 veilctl policy list -o json | jq '.policies[] | select(.enforced | not)'`,
 	}, policyList)
@@ -52,12 +52,14 @@ func policyShowCommand() *cobra.Command {
 		Use:   "show NAMESPACE/NAME",
 		Short: "Show in words what the policies of a pod of this node allow",
 		Long: `It shows the pod's group in nftables table kubeveil_policy, and each peer and port that a
-policy allows. MEMBERS counts the addresses that the peers come to now: 0 allows no peer. A mute pod
-sends and receives nothing, but for its own node. With services.hostRouting ebpf, "Fast path" says
-whether the pod's packets go past netfilter, which only those of pods do that no policy judges.
+policy allows. MEMBERS counts the addresses that the selectors of the peers match now; 0 means that
+no peer is allowed. A mute pod exchanges packets only with its own node. With services.hostRouting
+ebpf, "Fast path" shows whether the pod's packets bypass netfilter. Packets of pods that a policy
+selects never do.
 
-Exit status 0 the pod's policies are in force as written, 1 they are not, the pod is mute or not on
-this node, or this node enforces no policies, 2 the command line is wrong, 3 veild does not answer.`,
+The exit status is 0 if the pod's policies are in force as written, 1 if they are not, if the pod is
+mute or not on this node, or if this node enforces no policies, 2 if the command line is wrong, and
+3 if veild does not answer.`,
 		Example: `veilctl policy show shop/web
 veilctl policy show shop/web --cluster      # finds its node`,
 	}, nodesOfPods, policyShow), 1, judgedPods)
@@ -192,18 +194,18 @@ func showSide(w io.Writer, title, peers string, s policy.SideView) error {
 	}
 	switch by := strings.Join(s.By, ", "); {
 	case s.Isolated && len(s.Lines) == 0:
-		_, err := fmt.Fprintf(w, "\n%s: isolated by %s, nothing%s is allowed%s\n", title, by, left,
+		_, err := fmt.Fprintf(w, "\n%s: isolated by %s; nothing%s is allowed%s\n", title, by, left,
 			nothing)
 		return err
 	case s.Isolated:
-		fmt.Fprintf(w, "\n%s: isolated by %s, only this%s is allowed%s\n", title, by, left, only)
+		fmt.Fprintf(w, "\n%s: isolated by %s; only this%s is allowed%s\n", title, by, left, only)
 		return showLines(w, peers, s.Lines, false)
 	case len(s.Baseline) > 0:
-		fmt.Fprintf(w, "\n%s, tier Baseline: the first line that matches decides, the rest is "+
-			"allowed\n", title)
+		fmt.Fprintf(w, "\n%s, tier Baseline: the first line that matches decides; everything "+
+			"else is allowed\n", title)
 		return showLines(w, peers, s.Baseline, true)
 	}
-	_, err := fmt.Fprintf(w, "\n%s: no policy isolates it, everything%s is allowed\n", title, left)
+	_, err := fmt.Fprintf(w, "\n%s: no policy isolates it; everything%s is allowed\n", title, left)
 	return err
 }
 

@@ -38,8 +38,8 @@ It passes if its sender is related to the quoted packet.
 The address of a service is translated before policies apply. Name a backend instead: veilctl
 service trace and kubectl get endpointslices show the backends.
 
-Exit status 0 plan and kernel agree, whether they allow or deny, 1 they differ, or this node cannot
-answer, 2 the command line is wrong, 3 veild does not answer.`,
+The exit status is 0 if plan and kernel agree, whether they allow or deny, 1 if they differ or this
+node cannot answer, 2 if the command line is wrong, and 3 if veild does not answer.`,
 		Example: `veilctl policy trace shop/client shop/web -p tcp/8080
 veilctl policy trace shop/web 10.0.0.10 -p udp/53
 veilctl policy trace shop/mute shop/client --error-about shop/web
@@ -48,7 +48,7 @@ veilctl policy trace 192.0.2.7 shop/web -p icmp -o json | jq '.paths[].sides[] |
 	port := cmd.Flags().StringP("port", "p", "",
 		"protocol and destination `port`: tcp/8080, udp/53, sctp/9, or icmp")
 	about := cmd.Flags().String("error-about", "",
-		"ask for an ICMP error about a packet of TO to this `end`")
+		"trace an ICMP error about a packet of TO to this `end`")
 	trace := func(c verb.Call, socket string) error { return policyTrace(c, socket, *port, *about) }
 	return verb.NamesOnNode(verb.OnNodesOf(cmd, nodesOfPods, trace), 2, judgedPods)
 }
@@ -99,7 +99,7 @@ func parsePort(text string) (policy.Proto, uint16, error) {
 	case strings.EqualFold(text, "icmp"):
 		return icmp, 0, nil
 	case text == "":
-		return 0, 0, fmt.Errorf("say which port: -p tcp/8080, udp/53, sctp/9, or icmp: %w",
+		return 0, 0, fmt.Errorf("name the port: -p tcp/8080, udp/53, sctp/9, or icmp: %w",
 			verb.ErrUsage)
 	case !known:
 		return 0, 0, fmt.Errorf("-p %s: write tcp/8080, udp/53, sctp/9, or icmp: %w", text,
@@ -118,7 +118,7 @@ func showTrace(w io.Writer, t keeper.Trace) error {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprintf(w, "%s -> %s, asked node %s: %s\n", p.From, p.To, t.Node, verdictOf(p))
+		fmt.Fprintf(w, "%s -> %s, by node %s: %s\n", p.From, p.To, t.Node, verdictOf(p))
 		var rows [][]string
 		for _, s := range p.Sides {
 			plan, kernel := "elsewhere", "elsewhere"
@@ -138,8 +138,9 @@ func showTrace(w io.Writer, t keeper.Trace) error {
 				fmt.Fprintf(w, "%s decided by %s\n", s.Direction, s.Rule)
 			}
 			if s.Differs {
-				fmt.Fprintf(w, "ERROR %s: the plan says %s, the kernel %s; veild restores the "+
-					"table when it notices: ask again, then report it\n", s.Direction, s.Plan, s.Kernel)
+				fmt.Fprintf(w, "ERROR %s: the plan decides %s, the kernel %s; veild restores "+
+					"the table when it notices: repeat the trace, and report this if it stays\n",
+					s.Direction, s.Plan, s.Kernel)
 			}
 		}
 	}
@@ -160,7 +161,7 @@ func verdictOf(p keeper.Path) string {
 	case !allowed:
 		return "denied"
 	case elsewhere:
-		return "allowed here, another node judges too"
+		return "allowed here; another node also decides"
 	}
 	return "allowed"
 }

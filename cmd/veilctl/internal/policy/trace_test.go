@@ -45,7 +45,7 @@ func TestPolicyTrace(t *testing.T) {
 	}{
 		"allowed": {keeper.Side{Plan: "allow", Kernel: "allow", Rule: "in_c1: x return",
 			Isolating: []string{"shop/deny", "shop/web"}, Allowing: []string{"shop/web"}},
-			[]string{"asked node node-1: allowed here, another node judges too",
+			[]string{"by node node-1: allowed here; another node also decides",
 				"egress   shop/client  elsewhere  elsewhere  node node-2 judges it",
 				"ingress  shop/web     allow      allow      allowed by shop/web",
 				"ingress decided by in_c1: x return"}, verb.ExitOK},
@@ -54,7 +54,7 @@ func TestPolicyTrace(t *testing.T) {
 			[]string{": denied\n", "isolated by shop/deny; no rule of these policies allows it"},
 			verb.ExitOK},
 		"different": {keeper.Side{Plan: "policy_ingress", Kernel: "allow", Differs: true},
-			[]string{"ERROR ingress: the plan says policy_ingress, the kernel allow"},
+			[]string{"ERROR ingress: the plan decides policy_ingress, the kernel allow"},
 			verb.ExitWrong},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestPolicyTraceRefusesBadInput(t *testing.T) {
 	for args, want := range map[string]string{
 		"a/b -p tcp/80":                       "name two ends",
 		"a/b c/d e/f -p tcp/80":               "name two ends",
-		"a/b c/d":                             "say which port: -p tcp/8080",
+		"a/b c/d":                             "name the port: -p tcp/8080",
 		"web a/b -p tcp/80":                   `"web" is neither a pod nor an address`,
 		"a/b c/d/e -p tcp/80":                 "write NAMESPACE/NAME",
 		"a/b c/d -p 8080":                     "write tcp/8080, udp/53",
@@ -154,7 +154,7 @@ func TestPolicyWait(t *testing.T) {
 		status  int
 	}{
 		"at once": {[]keeper.Progress{done}, "",
-			"Node node-1 enforces the policies of the API server, 3.", verb.ExitOK},
+			"Node node-1 enforces all 3 policies of the API server.", verb.ExitOK},
 		"after some": {[]keeper.Progress{late, late, done}, "-o json", `"enforced": true`,
 			verb.ExitOK},
 		"never": {[]keeper.Progress{late}, "--timeout 1ms",

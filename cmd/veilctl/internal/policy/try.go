@@ -34,8 +34,9 @@ not know. If that pod is a peer of a policy, the connection stays.
 Known connections are those that the node tracks now, and closed ones for up to two minutes. Clients
 without a connection are not included. Each node evaluates its own pods.
 
-Exit status 0 nothing would end, 1 connections would end, a policy would deny more than is written,
-or the try failed, 2 the command line is wrong, 3 veild does not answer.`,
+The exit status is 0 if no connection would end, 1 if connections would end, a policy would deny
+more than is written, or the try failed, 2 if the command line is wrong, and 3 if veild does not
+answer.`,
 		Example: `veilctl policy try -f new.yaml
 kubectl get networkpolicy -n shop -o yaml | sed s/8080/8081/ | veilctl policy try -f -
 veilctl policy try -f new.yaml --cluster -o json | jq '.nodes[].answer.ends[]'
@@ -126,13 +127,13 @@ func showTried(w io.Writer, t keeper.Tried) error {
 		fmt.Fprintf(w, ", %d are denied before and after", t.Denied)
 	}
 	if t.Unknown > 0 {
-		fmt.Fprintf(w, "; of %d the other pod is unknown", t.Unknown)
+		fmt.Fprintf(w, "; in %d, the other pod is unknown", t.Unknown)
 	}
 	fmt.Fprintln(w, ".")
 	if t.Drops == 0 {
 		return nil
 	}
-	_, err := fmt.Fprintf(w, "Of the last drops, %d of %d that policies deny would pass.\n",
+	_, err := fmt.Fprintf(w, "%d of the last %d packets that policies dropped would pass.\n",
 		t.Drops-t.DropsDenied, t.Drops)
 	return err
 }

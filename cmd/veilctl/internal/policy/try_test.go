@@ -118,8 +118,8 @@ POD       DIRECTION  PEER                  PORT    CONNECTIONS  DROPS  REASON   
 shop/web  ingress    198.18.2.7 (unknown)  tcp/80  3            0      policy_ingress  shop/web
 shop/web  -          others                -       1            0      -               -
 
-Node node-1: 4 of 9 known connections of its pods would end, 4 stay, 1 are denied before and after; of 2 the other pod is unknown.
-Of the last drops, 2 of 7 that policies deny would pass.
+Node node-1: 4 of 9 known connections of its pods would end, 4 stay, 1 are denied before and after; in 2, the other pod is unknown.
+2 of the last 7 packets that policies dropped would pass.
 `
 	if out != want || verb.ExitStatus(err) != verb.ExitWrong {
 		t.Errorf("%v:\n%s\nwant:\n%s", err, out, want)

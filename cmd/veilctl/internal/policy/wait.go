@@ -40,8 +40,8 @@ has enforced the policies once. The first nodes list the policies. Later nodes o
 revision that an earlier node enforces, and list the policies if theirs differs. A node that does
 not answer or has no veild counts as a node that does not enforce the policies.
 
-Exit status 0 they are enforced, 1 they are not within the timeout or a node enforces no policies, 2
-the command line is wrong, 3 veild does not answer.`,
+The exit status is 0 if the policies are enforced, 1 if they are not within the timeout or a node
+enforces no policies, 2 if the command line is wrong, and 3 if veild does not answer.`,
 		Example: `kubectl apply -f policy.yaml && veilctl policy wait --cluster
 veilctl policy wait --timeout 10s`,
 	}
@@ -90,7 +90,7 @@ func policyWait(c verb.Call, socket string, timeout time.Duration, revision stri
 		}
 		if p.Enforced {
 			return c.Print(p, false, func() error {
-				_, err := fmt.Fprintf(c.Out, "Node %s enforces the policies of the API server, %d.\n",
+				_, err := fmt.Fprintf(c.Out, "Node %s enforces all %d policies of the API server.\n",
 					p.Node, p.Policies)
 				return err
 			})

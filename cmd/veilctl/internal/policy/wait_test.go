@@ -40,11 +40,12 @@ func TestPolicyWaitComparesARevisionBeforeItLists(t *testing.T) {
 		want   string
 		status int
 	}{
-		"the revision": {"--revision r&1", late, false, "enforces the policies", verb.ExitOK},
-		"a newer list": {"--revision r0 --timeout 1ms", enforced, true, ", 4.", verb.ExitOK},
+		"the revision": {"--revision r&1", late, false, "enforces all 3 policies", verb.ExitOK},
+		"a newer list": {"--revision r0 --timeout 1ms", enforced, true, "all 4 policies",
+			verb.ExitOK},
 		"late": {"--revision r0 --timeout 1ms", late, true, "shop/web was not",
 			verb.ExitWrong},
-		"without revision": {"", enforced, true, ", 4.", verb.ExitOK},
+		"without revision": {"", enforced, true, "all 4 policies", verb.ExitOK},
 		"of a cluster": {"--revision r0 --cluster", late, false, "leave it out",
 			verb.ExitUsage},
 	} {

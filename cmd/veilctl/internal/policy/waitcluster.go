@@ -124,7 +124,7 @@ func (w *clusterWait) askNode(ctx context.Context, node, pod string,
 	end time.Time) keeper.Progress {
 	p := keeper.Progress{Node: node}
 	if pod == "" {
-		p.Missing = []string{"no pod of veild to ask"}
+		p.Missing = []string{"the node has no pod of veild"}
 		return p
 	}
 	ctx, cancel := context.WithTimeout(ctx, verb.NodeLimit)
@@ -177,7 +177,7 @@ func (w *clusterWait) report(pods map[string]string) clusterProgress {
 	for _, node := range slices.Sorted(maps.Keys(pods)) {
 		p, was := w.answers[node]
 		if !was {
-			p = keeper.Progress{Node: node, Missing: []string{"it was not asked in time"}}
+			p = keeper.Progress{Node: node, Missing: []string{"the time was over before it received a request"}}
 		}
 		r.Enforced = r.Enforced && p.Enforced
 		r.Nodes = append(r.Nodes, p)

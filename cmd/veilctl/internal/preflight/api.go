@@ -48,16 +48,16 @@ func (j *judge) server() {
 	switch {
 	case !known:
 		j.say(Warning, check, fmt.Sprintf("%s says that its version is %q", s.Address, s.Version),
-			"see to it that it is Kubernetes 1.30 or newer")
+			"check by hand that it is Kubernetes 1.30 or newer")
 	case old:
 		j.say(Error, check, fmt.Sprintf("%s is Kubernetes %s", s.Address, s.Version),
 			"upgrade to 1.30 or newer: older tokens do not name their pod's node, so one node "+
-				"could speak for another")
+				"could write the keys of another")
 	case !s.Policies:
 		j.say(Error, check, fmt.Sprintf("%s (%s) has no ValidatingAdmissionPolicy in "+
 			"admissionregistration.k8s.io/v1", s.Address, s.Version),
-			"do not switch it off (--runtime-config, --feature-gates): without it one node could "+
-				"speak for another")
+			"enable it again (--runtime-config, --feature-gates): without it, one node could "+
+				"write the keys of another")
 	default:
 		j.ok(check, "%s, Kubernetes %s", s.Address, s.Version)
 	}
@@ -91,13 +91,13 @@ func (j *judge) rights() {
 		for _, r := range j.f.Ungiven {
 			missing = append(missing, r.Verb+" "+r.String())
 		}
-		j.say(Error, check, "you may make roles, but not give the rights that you lack yourself: "+
+		j.say(Error, check, "you may create roles, but not with rights that you lack yourself: "+
 			strings.Join(missing, ", "),
-			"use a kubeconfig of an administrator: the API server lets no user give "+
-				"rights that he does not have")
+			"use a kubeconfig of an administrator: the API server lets users grant only "+
+				"rights that they have")
 		return
 	}
-	j.ok(check, "you may create and change all that manifests/ holds")
+	j.ok(check, "you may create and change all objects of manifests/")
 }
 
 // denials groups rights for a message. Each string has verbs and all resources for which these
@@ -139,20 +139,20 @@ func (j *judge) kubeProxy() {
 
 	switch given := j.cfg.Source.Kubeconfig; {
 	case given != mounted && given != "":
-		j.ok(check, "by the file %s of the configuration (%s), which is not looked at here", given,
-			j.f.ConfigFrom)
+		j.ok(check, "by the kubeconfig %s that the configuration (%s) names; veilctl does not "+
+			"check it", given, j.f.ConfigFrom)
 		return
 	case given == "" && len(j.cfg.Services.APIServers) > 0:
 		var servers []string
 		for _, s := range j.cfg.Services.APIServers {
 			servers = append(servers, s.String())
 		}
-		j.ok(check, "by the service kubernetes, which veild's own table leads to %s: "+
-			"services.apiServers, which are not looked at here", listed(servers))
+		j.ok(check, "by the service kubernetes, which veild itself translates to %s "+
+			"(services.apiServers); veilctl does not check these", listed(servers))
 		return
 	case given == "":
 		j.say(Warning, check,
-			"source.kubeconfig is empty: veild goes by the address of the service kubernetes",
+			"source.kubeconfig is empty: veild uses the address of the service kubernetes",
 			"that address is closed on a node until its tunnel is up: name a kubeconfig with the "+
 				"API server's own address")
 		return
@@ -168,7 +168,7 @@ func (j *judge) kubeProxy() {
 	server, token, err := readKubeconfig(j.f.Proxy)
 	if err != nil {
 		j.say(Error, check, fmt.Sprintf("kubeconfig.conf of the ConfigMap kube-proxy cannot "+
-			"be read: %v", err), "repair it: kubeadm init phase addon kube-proxy writes it again")
+			"be read: %v", err), "rewrite it with kubeadm init phase addon kube-proxy")
 		return
 	}
 
@@ -212,8 +212,8 @@ func (j *judge) judgeServer(check, server, token string) {
 	}
 
 	if token == "" {
-		j.say(Error, check, "the kubeconfig of kube-proxy has no tokenFile, and veild has "+
-			"credentials of no other kind",
+		j.say(Error, check, "the kubeconfig of kube-proxy has no tokenFile, and veild accepts "+
+			"no other credentials",
 			"give veild a kubeconfig of its own, with tokenFile: "+
 				"/var/run/secrets/kubernetes.io/serviceaccount/token, and check that with "+
 				"--config FILE")
@@ -229,8 +229,8 @@ func (j *judge) judgeServer(check, server, token string) {
 		func(p netip.Prefix) bool { return p.Contains(addr) }):
 		j.say(Error, check, fmt.Sprintf("the ConfigMap kube-proxy has the server %s, an address "+
 			"of the cluster's own ranges", server),
-			"set it to the API server's address outside of the cluster: such an address is closed "+
-				"on a node until its tunnel is up, for which veild needs the API server")
+			"set it to an API server's address outside of these ranges: veild needs the API "+
+				"server before its tunnel is up, and until then the node drops packets to them")
 	default:
 		j.ok(check, "%s, from the ConfigMap kube-proxy", server)
 	}
@@ -239,7 +239,7 @@ func (j *judge) judgeServer(check, server, token string) {
 // unread adds a warning for each fact that could not be read.
 func (j *judge) unread() {
 	for _, what := range slices.Sorted(maps.Keys(j.f.Unread)) {
-		j.say(Warning, what, "could not be looked at: "+j.f.Unread[what],
-			"use a kubeconfig that may, or look yourself")
+		j.say(Warning, what, "could not be read: "+j.f.Unread[what],
+			"use a kubeconfig with the right to read it, or check it by hand")
 	}
 }

@@ -34,7 +34,8 @@ var networks = []network{
 }
 
 const removeIt = "remove it as its documentation says, then delete its file below /etc/cni/net.d " +
-	"and its interfaces on every node (a reboot does the latter); a node has one network plugin"
+	"and its interfaces on every node (a reboot deletes interfaces): a node can have only one " +
+	"network plugin"
 
 // otherCNI checks for other network plugins. A plugin that runs is an error; its traces are a
 // warning.
@@ -83,8 +84,8 @@ func (j *judge) otherCNI() {
 			found = true
 			j.say(Warning, check, fmt.Sprintf("%s was installed: there are %s", n.name,
 				strings.Join(traces, " and ")),
-				"see that no file of its is left below /etc/cni/net.d, and no interface, on any "+
-					"node; a reboot of each does the latter")
+				"delete its remaining files below /etc/cni/net.d and its interfaces on every node "+
+					"(a reboot deletes interfaces)")
 		}
 	}
 
@@ -98,7 +99,7 @@ func (j *judge) otherCNI() {
 	}
 
 	if !found {
-		j.ok(check, "none of the well-known ones")
+		j.ok(check, "none of the well-known plugins")
 	}
 }
 
@@ -130,8 +131,8 @@ func (j *judge) strangers() {
 		if len(outside) > 0 {
 			j.say(Error, check, fmt.Sprintf("pods have addresses outside of the cluster ranges: %s",
 				listed(outside)),
-				"Kubeveil does not encrypt what such pods send: correct the ranges, or delete "+
-					"those pods once their network is removed")
+				"Kubeveil does not encrypt packets of such pods: correct the ranges, or delete "+
+					"these pods after you removed their network")
 		}
 	}
 
@@ -148,14 +149,14 @@ func (j *judge) strangers() {
 
 	if len(ready) > 0 {
 		j.say(Warning, check, fmt.Sprintf("%s: Ready before Kubeveil is installed, so a CNI "+
-			"configuration is there", listed(ready)),
+			"configuration exists", listed(ready)),
 			"check /etc/cni/net.d on each: remove files that sort before 05-kubeveil.conflist; "+
-				"veild does not start beside one")
+				"veild does not start while one exists")
 	}
 
 	if len(j.f.PodAddrs) > 0 {
 		j.say(Warning, check, fmt.Sprintf("%d pods or more have their network from another plugin",
-			len(j.f.PodAddrs)), "delete them after the installation, so that they get Kubeveil's; "+
-			"or reboot the nodes")
+			len(j.f.PodAddrs)), "delete them after the installation, so that Kubeveil connects "+
+			"their replacements, or reboot the nodes")
 	}
 }

@@ -33,7 +33,7 @@ type Finding struct {
 func Judge(f Facts) []Finding {
 	if f.Server.Err != "" {
 		return []Finding{{"api server", Error,
-			fmt.Sprintf("%s cannot be asked: %s", f.Server.Address, f.Server.Err),
+			fmt.Sprintf("%s does not answer: %s", f.Server.Address, f.Server.Err),
 			"correct the kubeconfig, or name another with --kubeconfig and --context"}}
 	}
 	j := judge{f: f}

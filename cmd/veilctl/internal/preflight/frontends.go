@@ -37,18 +37,19 @@ func (j *judge) frontend(addr netip.AddrPort) {
 	case len(named)+len(lacking)+len(unseen) == 0 && j.unreadable("API servers"):
 	case len(named)+len(lacking)+len(unseen) == 0:
 		j.say(Warning, check, fmt.Sprintf("no API server has an address of the family of %s", addr),
-			"remove it from services.apiFrontends: an address leads to servers of its family only")
+			"remove it from services.apiFrontends: veild translates an address only to servers of "+
+				"its family")
 	case len(lacking) > 0 && len(named) > 0:
-		j.say(Warning, check, fmt.Sprintf("%s does not lead to %s, whose certificates do not "+
-			"name it", addr, listed(lacking)), renew)
+		j.say(Warning, check, fmt.Sprintf("%s is not translated to %s, because their "+
+			"certificates do not name it", addr, listed(lacking)), renew)
 	case len(lacking) > 0:
-		j.say(Warning, check, fmt.Sprintf("%s is not translated: the certificates of %s do not "+
-			"name it", addr, listed(lacking)), renew)
+		j.say(Warning, check, fmt.Sprintf("%s is not translated, because the certificates of %s "+
+			"do not name it", addr, listed(lacking)), renew)
 	case len(named) > 0:
 		j.ok(check, "%s is named by the certificates of %s", addr, listed(named))
 	}
 	if len(unseen) > 0 {
-		j.say(Warning, check, fmt.Sprintf("whether certificates name %s cannot be seen from "+
-			"here: %s", addr, listed(unseen)), "look at the problems of veilctl status on a node")
+		j.say(Warning, check, fmt.Sprintf("cannot read from here whether certificates name "+
+			"%s: %s", addr, listed(unseen)), "read the problems in veilctl status on a node")
 	}
 }

@@ -77,21 +77,21 @@ func text(findings []Finding) string {
 
 func TestFreshCluster(t *testing.T) {
 	const want = "ok api server: https://198.18.0.2:6443, Kubernetes v1.36.3\n" +
-		"ok rights: you may create and change all that manifests/ holds\n" +
+		"ok rights: you may create and change all objects of manifests/\n" +
 		"ok Kubeveil: not installed\n" +
 		"ok ranges: pods 10.244.0.0/16 and fd42:1::/48, services 10.96.0.0/12 and fd42:2::/112, " +
 		"by the configuration of manifests/\n" +
 		"ok way to the API server: https://198.18.0.2:6443, from the ConfigMap kube-proxy\n" +
-		"ok pod CIDRs: each of 2 nodes has its own\n" +
+		"ok pod CIDRs: each of 2 nodes has one\n" +
 		"ok overlaps: none among pod CIDRs, services, node addresses and API servers\n" +
-		"warning node ranges: nodeRanges is not set: a node that was taken over may claim any " +
-		"address, and be sent what pods send there\n" +
-		"ok other CNI: none of the well-known ones\n" +
-		"ok kernels: Linux 6.1.0-56-cloud-amd64; whether BPF, nftables and WireGuard are in it, " +
-		"`veild check` says on each node\n" +
+		"warning node ranges: nodeRanges is not set: an attacker on a node could claim any " +
+		"address, and receive the packets that pods send to it\n" +
+		"ok other CNI: none of the well-known plugins\n" +
+		"ok kernels: Linux 6.1.0-56-cloud-amd64; `veild check` on a node checks that it has BPF, " +
+		"nftables and WireGuard\n" +
 		"ok container runtimes: containerd://1.6.20\n" +
-		"ok MTU: not seen from here; veild reads it from each node's interface, which needs 1340 " +
-		"at least (`veild check` checks it there)\n"
+		"ok MTU: not known here; veild reads it from each node's interface, which needs at least " +
+		"1340 (`veild check` checks it on the node)\n"
 	if diff := cmp.Diff(want, text(Judge(good()))); diff != "" {
 		t.Error(diff)
 	}
@@ -131,11 +131,11 @@ func TestEachSituationHasOneFinding(t *testing.T) {
 		"frontends that some certificates name": {func(f *Facts) {
 			frontend(f, certificate("198.18.0.2", "198.18.0.9"),
 				certificate("198.18.0.3", "198.18.0.3"))
-		}, Warning, "API frontends", "198.18.0.9:6443 does not lead to 198.18.0.3:6443",
-			"add 198.18.0.9 to the names", "not translated"},
+		}, Warning, "API frontends", "198.18.0.9:6443 is not translated to 198.18.0.3:6443",
+			"add 198.18.0.9 to the names", "not translated, because"},
 		"frontends that no certificate names": {func(f *Facts) {
 			frontend(f, certificate("198.18.0.2"), certificate("fd42::2", "198.18.0.9"))
-		}, Warning, "API frontends", "198.18.0.9:6443 is not translated: the certificates of " +
+		}, Warning, "API frontends", "198.18.0.9:6443 is not translated, because the certificates of " +
 			"198.18.0.2:6443 do not name it", "apiServer.certSANs", ""},
 		"frontends of another family": {func(f *Facts) { frontend(f, certificate("fd42::2")) },
 			Warning, "API frontends", "no API server has an address of the family of " +
@@ -143,12 +143,13 @@ func TestEachSituationHasOneFinding(t *testing.T) {
 		"frontends whose servers are out of reach": {func(f *Facts) {
 			frontend(f, Certificate{Err: "timeout",
 				Server: netip.MustParseAddrPort("198.18.0.2:6443")})
-		}, Warning, "API frontends", "cannot be seen from here: 198.18.0.2:6443 (timeout)",
+		}, Warning, "API frontends", "cannot read from here whether certificates name " +
+			"198.18.0.9:6443: 198.18.0.2:6443 (timeout)",
 			"veilctl status", "not translated"},
 		"no version at all": {func(f *Facts) { f.Server.Version = "main" }, Warning,
 			"api server", `"main"`, "1.30", ""},
 		"no admission policies": {func(f *Facts) { f.Server.Policies = false }, Error,
-			"api server", "ValidatingAdmissionPolicy", "switch it off", ""},
+			"api server", "ValidatingAdmissionPolicy", "enable it again", ""},
 		"no right to create CRDs": {func(f *Facts) {
 			f.Denied = []Right{{Verb: "create", Group: "apiextensions.k8s.io",
 				Resource: "customresourcedefinitions"}}
@@ -197,7 +198,7 @@ func TestEachSituationHasOneFinding(t *testing.T) {
 		}, OK, "way to the API server", "198.18.0.2:6443", "", "source.kubeconfig is empty"},
 		"kube-proxy by service": {func(f *Facts) {
 			f.Proxy = []byte(strings.ReplaceAll(proxy, "198.18.0.2:6443", "10.96.0.1:443"))
-		}, Error, "way to the API server", "10.96.0.1", "outside of the cluster", ""},
+		}, Error, "way to the API server", "10.96.0.1", "outside of these ranges", ""},
 		"kube-proxy by name": {func(f *Facts) {
 			f.Proxy = []byte(strings.ReplaceAll(proxy, "198.18.0.2", "api.example"))
 		}, OK, "way to the API server", "api.example", "", ""},
@@ -216,7 +217,7 @@ func TestEachSituationHasOneFinding(t *testing.T) {
 		}, Error, "pod CIDRs", "node-2: none, and", "--allocate-node-cidrs", ""},
 		"none, nobody known": {func(f *Facts) {
 			f.Controller, f.Nodes[0].PodCIDRs, f.Nodes[1].PodCIDRs = Controller{}, nil, nil
-		}, Error, "pod CIDRs", "no node has any", "--allocate-node-cidrs", ""},
+		}, Error, "pod CIDRs", "no node has one", "--allocate-node-cidrs", ""},
 		"one family of two": {func(f *Facts) {
 			f.Nodes[0].PodCIDRs = f.Nodes[0].PodCIDRs[:1]
 		}, Error, "pod CIDRs", "node-1", "each family", ""},
@@ -273,10 +274,10 @@ func TestEachSituationHasOneFinding(t *testing.T) {
 			"node-1", "raise", ""},
 		"a mixed underlay": {func(f *Facts) {
 			f.Nodes[0].MTU, f.Nodes[1].MTU = 1500, 8896
-		}, Warning, "MTU", "1500 to 8896", "probed", ""},
+		}, Warning, "MTU", "1500 to 8896", "veild probes", ""},
 		"an MTU that is too small": {func(f *Facts) { f.Config += "mtu: 700\n" }, Error, "ranges",
 			"mtu: ", "correct", ""},
-		"half applied": {func(f *Facts) { f.Objects = Manifests[:5] }, Warning,
+		"partly installed": {func(f *Facts) { f.Objects = Manifests[:5] }, Warning,
 			"Kubeveil", "clusterrolebindings/kubeveil-veild", "kubectl apply -k", ""},
 		"rights without a policy": {func(f *Facts) { f.Objects = Manifests[5:6] }, Warning,
 			"Kubeveil", "validatingadmissionpolicies/", "do so soon", ""},
@@ -297,7 +298,7 @@ func TestEachSituationHasOneFinding(t *testing.T) {
 		"what may not be read": {func(f *Facts) {
 			f.Unread["nodes"] = "forbidden"
 			f.Nodes = nil
-		}, Warning, "nodes", "forbidden", "look yourself", "no node yet"},
+		}, Warning, "nodes", "forbidden", "check it by hand", "no node yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := good()

@@ -49,8 +49,8 @@ func (j *judge) kernels() {
 		switch old, known := older(kernel, kernelMajor, kernelMinor); {
 		case !known:
 			bad = true
-			j.say(Warning, check, fmt.Sprintf("%s: the kernel says that it is %q", listed(names),
-				kernel), "see to it that it is Linux 5.10 or newer")
+			j.say(Warning, check, fmt.Sprintf("%s: unknown kernel version %q", listed(names),
+				kernel), "check by hand that it is Linux 5.10 or newer")
 		case old:
 			bad = true
 			j.say(Error, check, fmt.Sprintf("%s: Linux %s", listed(names), kernel),
@@ -60,13 +60,13 @@ func (j *judge) kernels() {
 
 	if len(other) > 0 {
 		j.say(Warning, check, fmt.Sprintf("%s: the label kubernetes.io/os is not linux, so no "+
-			"DaemonSet of Kubeveil's chooses them", listed(other)),
-			"nothing, if veild runs there otherwise; else pods cannot reach them, nor they pods: "+
-				"nothing is sent in clear")
+			"DaemonSet of Kubeveil selects them", listed(other)),
+			"nothing, if veild runs there in another way; otherwise these nodes and the pods "+
+				"cannot reach each other, because nothing is sent in clear")
 	}
 
 	if !bad && len(seen) > 0 {
-		j.ok(check, "Linux %s; whether BPF, nftables and WireGuard are in it, %s says on each node",
+		j.ok(check, "Linux %s; %s on a node checks that it has BPF, nftables and WireGuard",
 			listed(slices.Collect(maps.Keys(seen))), "`veild check`")
 	}
 }
@@ -91,9 +91,9 @@ func (j *judge) runtimes() {
 		switch {
 		case !known:
 			bad = true
-			j.say(Warning, check, fmt.Sprintf("%s: %q, with which Kubeveil has not been tried",
+			j.say(Warning, check, fmt.Sprintf("%s: Kubeveil has not been tested with %q",
 				listed(names), runtime),
-				"it must read CNI 1.0.0 and take the first file of /etc/cni/net.d by name")
+				"check that it reads CNI 1.0.0 and uses the first file of /etc/cni/net.d by name")
 		case old:
 			bad = true
 			j.say(Error, check, fmt.Sprintf("%s: %s does not read CNI 1.0.0", listed(names),
@@ -120,10 +120,10 @@ func (j *judge) kubelets() {
 	if len(old) > 0 {
 		j.say(Warning, check, fmt.Sprintf("%s: older than 1.30, where the AppArmor profile of a "+
 			"container is an annotation", listed(old)),
-			"upgrade them; with AppArmor in force veild could not write below /sys/fs/bpf there")
+			"upgrade them: if AppArmor is in force, veild cannot write below /sys/fs/bpf there")
 	}
 	if kinds := listed(archs); strings.Contains(kinds, ",") {
 		j.say(Warning, check, "nodes of several architectures: "+kinds,
-			"build an image for each (hack/image --arch), or one index of both in your registry")
+			"build an image for each (hack/image --arch), or one index of them in your registry")
 	}
 }

@@ -21,7 +21,7 @@ func (j *judge) present() {
 		return
 	}
 	if j.f.Cleaning {
-		j.say(Error, check, "the DaemonSet kubeveil-cleanup is there, which takes Kubeveil from "+
+		j.say(Error, check, "the DaemonSet kubeveil-cleanup exists, which removes Kubeveil from "+
 			"every node", "finish the removal: kubectl delete -k manifests/uninstall")
 	}
 	if !j.definition(check) {
@@ -46,13 +46,13 @@ func (j *judge) present() {
 		return
 	}
 
-	do := "apply all of it: kubectl apply -k manifests/; what is there converges"
+	do := "apply all objects again: kubectl apply -k manifests/"
 	if j.half() {
-		do = "do so soon, " + do + ": until the policy and its binding are there, each node's " +
-			"daemon may write the keys of others"
+		do += "; do so soon: until the admission policy and its binding exist, each node's veild " +
+			"may write the keys of other nodes"
 	}
 
-	j.say(Warning, check, "half applied; missing are "+strings.Join(missing, ", "), do)
+	j.say(Warning, check, "partly installed; these are missing: "+strings.Join(missing, ", "), do)
 }
 
 // half reports whether the right to write VeilNodes exists without the admission policy that
@@ -75,17 +75,17 @@ func (j *judge) definition(check string) bool {
 		return true
 	case d.Leaving:
 		j.say(Error, check, "the custom resource veilnodes.kubeveil.io is being deleted",
-			"wait until it is gone: kubectl get crd veilnodes.kubeveil.io; what holds it up is in "+
-				"its conditions")
+			"wait until it is deleted; its conditions name what delays it: kubectl describe crd "+
+				"veilnodes.kubeveil.io")
 		return false
 	case !slices.Contains(d.Versions, version):
-		j.say(Error, check, fmt.Sprintf("veilnodes.kubeveil.io is there in another version: %s",
+		j.say(Error, check, fmt.Sprintf("veilnodes.kubeveil.io has only other versions: %s",
 			strings.Join(d.Versions, ", ")),
-			"it is of another Kubeveil: uninstall that one first, with its own manifests")
+			"another version of Kubeveil installed it: uninstall that version with its manifests")
 		return false
 	case !d.Established:
 		j.say(Warning, check, "the custom resource veilnodes.kubeveil.io is not served yet",
-			"look again in a moment; its conditions say what it waits for")
+			"repeat the check in a moment; its conditions name what it waits for")
 	}
 	return true
 }
@@ -101,7 +101,7 @@ func (j *judge) daemons(check string) {
 	slices.Sort(texts)
 	text := "installed: " + strings.Join(texts, ", ")
 	if lacking {
-		j.say(Warning, check, text, "veilctl status says of each node what it waits for")
+		j.say(Warning, check, text, "run veilctl status, which shows what each node waits for")
 		return
 	}
 	j.ok(check, "%s", text)

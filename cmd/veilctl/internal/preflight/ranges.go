@@ -16,9 +16,9 @@ func (j *judge) ranges() {
 	}
 
 	if j.cfgErr != nil {
-		found := fmt.Sprintf("with the configuration of %s veild would not start: %s",
+		found := fmt.Sprintf("veild would not start with the configuration of %s: %s",
 			j.f.ConfigFrom, oneLine(j.cfgErr))
-		do := "correct that, and check it again"
+		do := "correct the configuration, and repeat the check"
 		if j.f.Kubeadm == nil && j.cfg.KubeadmConfig != "" {
 			found = "kube-system has no ConfigMap kubeadm-config, from which veild would learn " +
 				"the ranges of pods and services"
@@ -28,9 +28,9 @@ func (j *judge) ranges() {
 		} else if len(j.cfg.ClusterRanges) == 0 && j.cfg.KubeadmConfig != "" {
 			found = "the ClusterConfiguration in kubeadm-config has no " +
 				"networking.podSubnet: this " +
-				"cluster was made without a pod network"
-			do = "make it with kubeadm init --pod-network-cidr=…, or give the controller manager " +
-				"--allocate-node-cidrs and --cluster-cidr, write clusterRanges into " +
+				"cluster was created without a pod network"
+			do = "create it with kubeadm init --pod-network-cidr=…, or give the controller " +
+				"manager --allocate-node-cidrs and --cluster-cidr, write clusterRanges into " +
 				"manifests/cni/configmap.yaml and check its veild.yaml with --config FILE"
 		}
 		j.say(Error, check, found, do)
@@ -52,7 +52,7 @@ func (j *judge) ranges() {
 		for _, text := range strings.Split(cidr, ",") {
 			if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil &&
 				!inside(j.cfg.ClusterRanges, p.Masked()) {
-				j.say(Error, check, fmt.Sprintf("the controller manager gives nodes pod CIDRs of "+
+				j.say(Error, check, fmt.Sprintf("the controller manager allocates pod CIDRs from "+
 					"%s, which is not in the cluster ranges", p),
 					"make --cluster-cidr and the cluster ranges (podSubnet) agree")
 			}
@@ -108,33 +108,34 @@ func (j *judge) podCIDRs() {
 	}
 
 	if len(part) > 0 {
-		j.say(Error, check, fmt.Sprintf("the pod CIDRs of %s are not of the families of the "+
-			"cluster ranges (%s)", listed(part), prefixes(j.cfg.ClusterRanges)),
-			"give the controller manager a --cluster-cidr of each family, or configure only "+
-				"existing ones; then let the Node join again, because its CIDRs never change")
+		j.say(Error, check, fmt.Sprintf("the pod CIDRs of %s and the cluster ranges (%s) have "+
+			"different IP families", listed(part), prefixes(j.cfg.ClusterRanges)),
+			"give the controller manager a --cluster-cidr of each family, or configure only the "+
+				"families that nodes have; then let the Node join again, because its CIDRs "+
+				"never change")
 	}
 
 	const fix = "kube-controller-manager needs --allocate-node-cidrs=true and --cluster-cidr; " +
 		"kubeadm sets both when it has a podSubnet"
 	switch {
 	case len(j.f.Nodes) == 0:
-		j.say(Warning, check, "the cluster has no node yet", "let one join")
+		j.say(Warning, check, "the cluster has no node yet", "let a node join it")
 	case len(none) == 0 && len(part) == 0:
-		j.ok(check, "each of %d nodes has its own", len(j.f.Nodes))
+		j.ok(check, "each of %d nodes has one", len(j.f.Nodes))
 	case len(none) == 0:
 	case j.f.Controller.Allocates:
 		j.say(Warning, check, fmt.Sprintf("%s: none yet; the controller manager allocates them "+
 			"(--allocate-node-cidrs)", listed(none)),
-			"if they stay without, its log says why: kubectl -n kube-system logs -l "+
+			"wait; if they get none, read its log: kubectl -n kube-system logs -l "+
 				"component=kube-controller-manager")
 	case j.f.Controller.Seen:
 		j.say(Error, check, listed(none)+
 			": none, and the controller manager does not allocate them", fix)
 	case len(none) < len(j.f.Nodes):
-		j.say(Error, check, fmt.Sprintf("%s: none, though other nodes have", listed(none)),
-			"see in the controller manager's log whether the cluster range is used up; "+fix)
+		j.say(Error, check, fmt.Sprintf("%s: none, although other nodes have one", listed(none)),
+			"check in the controller manager's log whether the cluster range is used up; "+fix)
 	default:
-		j.say(Error, check, "no node has any", fix)
+		j.say(Error, check, "no node has one", fix)
 	}
 }
 
@@ -191,10 +192,10 @@ func (j *judge) nodeRanges() {
 			addrs = append(addrs, a.String())
 		}
 	}
-	j.say(Warning, "node ranges", "nodeRanges is not set: a node that was taken over may claim "+
-		"any address, and be sent what pods send there",
+	j.say(Warning, "node ranges", "nodeRanges is not set: an attacker on a node could claim any "+
+		"address, and receive the packets that pods send to it",
 		fmt.Sprintf("set it in manifests/cni/configmap.yaml to the networks of your nodes, "+
-			"which have %s", listed(addrs)))
+			"whose addresses are %s", listed(addrs)))
 }
 
 // mtu checks the underlay's MTU. Before veild runs, it is known only if the configuration sets it.
@@ -231,15 +232,15 @@ func (j *judge) mtu() {
 	switch {
 	case len(small) > 0:
 		j.say(Error, check, strings.Join(small, "; "),
-			"raise the MTU of the network between nodes, or use pods of IPv4 only")
+			"raise the MTU of the network between nodes, or use IPv4 only for pods")
 	case unknown == len(j.f.Nodes):
-		j.ok(check, "not seen from here; veild reads it from each node's interface, which needs "+
-			"%d at least (%s checks it there)", need, "`veild check`")
+		j.ok(check, "not known here; veild reads it from each node's interface, which needs at "+
+			"least %d (%s checks it on the node)", need, "`veild check`")
 	case least == most:
 		j.ok(check, "underlay %d on %d nodes", least, len(j.f.Nodes)-unknown)
 	default:
-		j.say(Warning, check, fmt.Sprintf("the underlay's differs between nodes, %d to %d", least,
-			most), "nothing, if that is meant: the path to each peer is probed; else make "+
-			"them the same")
+		j.say(Warning, check, fmt.Sprintf("the MTU of the underlay differs between nodes, %d to %d",
+			least, most), "nothing, if that is intended, because veild probes the path to each "+
+			"peer; otherwise set the same MTU on all nodes")
 	}
 }

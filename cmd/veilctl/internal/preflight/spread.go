@@ -25,7 +25,7 @@ func (j *judge) spread() {
 		return
 	}
 	slices.Sort(without)
-	j.say(Warning, check, fmt.Sprintf("%s: no --goaway-chance, so connections do not come back to an "+
+	j.say(Warning, check, fmt.Sprintf("%s: no --goaway-chance, so clients do not return to an "+
 		"API server that has restarted", listed(without)),
 		"add --goaway-chance=0.001 to the command in /etc/kubernetes/manifests/kube-apiserver.yaml "+
 			"of each control-plane node, one after the other")

@@ -32,8 +32,7 @@ var leftOut = []string{
 	"keys of encrypted volumes, wrapped ones too, and the names of claims and snapshots that " +
 		"have volumes",
 	"private keys: veild shows its own to no one",
-	"objects and pods of namespaces other than kube-system; of their pods it is known how many " +
-		"there are",
+	"objects and pods of namespaces other than kube-system, except the number of pods per node",
 	"logs of others than Kubeveil: kubelet, container runtime, kernel, API server",
 	"packets",
 }

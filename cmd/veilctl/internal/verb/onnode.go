@@ -101,8 +101,8 @@ func onNode(r *reach, run func(c Call, socket string) error) *cobra.Command {
 	cmd := r.cmd
 	socket := SocketFlag(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&r.node, "node", "", "show this `node` of a cluster, by a kubeconfig")
-	flags.BoolVar(&r.all, "cluster", false, "show each node of a cluster, by a kubeconfig")
+	flags.StringVar(&r.node, "node", "", "show this `node` of the kubeconfig's cluster")
+	flags.BoolVar(&r.all, "cluster", false, "show each node of the kubeconfig's cluster")
 	r.access.Register(flags)
 	complete(cmd, "node", r.completeNodes)
 	untilStdinEnds := flags.Bool(withStdin, false, "end when standard input does")

@@ -112,8 +112,8 @@ veilctl volume destroy $(kubectl get veilvolumes --field-selector spec.node=node
 			return fmt.Errorf("name volumes, as veilctl volume list does: %w", verb.ErrUsage)
 		}
 		if *noOwner && *gone != "" {
-			return fmt.Errorf("--no-owner asks a node that is there, --gone says that it is not: "+
-				"say one of them: %w", verb.ErrUsage)
+			return fmt.Errorf("--no-owner is for a node that exists and --gone for a node that is "+
+				"gone: give only one of them: %w", verb.ErrUsage)
 		}
 		cluster, store, err := volumesOf(&access)
 		if err != nil {
@@ -170,10 +170,11 @@ func (d *destroyer) mayDestroy(ctx context.Context, o kubestore.Object) error {
 	}
 	nodes = slices.DeleteFunc(nodes, func(n string) bool { return n == "" })
 	if len(nodes) == 0 {
-		return errors.New("its VeilVolume names no node, so none is known to be gone")
+		return errors.New("its VeilVolume names no node, so its node cannot be gone: delete the " +
+			"claim or snapshot")
 	}
 	if d.gone != "" && !slices.Contains(nodes, d.gone) {
-		return fmt.Errorf("it is of node %s, not of %s",
+		return fmt.Errorf("it belongs to node %s, not to %s",
 			strings.Join(slices.Compact(nodes), " and "), d.gone)
 	}
 	for _, node := range slices.Compact(nodes) {
@@ -193,10 +194,10 @@ func (d *destroyer) checkGone(ctx context.Context, node string) error {
 		return fmt.Errorf("node %s: %w", node, err)
 	case ready(n):
 		return fmt.Errorf("node %[1]s is Ready: delete the claim or snapshot, and node %[1]s "+
-			"destroys the volume with its disk; if there is none, say --no-owner", node)
+			"destroys the volume with its disk; if it has neither, add --no-owner", node)
 	case node != d.gone:
-		return fmt.Errorf("node %[1]s is not Ready, but its Node exists: if it is gone for "+
-			"good, kubectl delete node %[1]s, or say --gone %[1]s", node)
+		return fmt.Errorf("node %[1]s is not Ready, but its Node exists: if it will not return, "+
+			"run kubectl delete node %[1]s, or add --gone %[1]s", node)
 	}
 	return nil
 }
@@ -228,7 +229,7 @@ func (d *destroyer) release(ctx context.Context, r *destroyReport) error {
 				continue
 			}
 			if err := d.letGo(ctx, b, &o); err != nil {
-				return fmt.Errorf("let %s %s go: %w", b.name, o.GetName(), err)
+				return fmt.Errorf("delete %s %s: %w", b.name, o.GetName(), err)
 			}
 			r.Released = append(r.Released, b.name+"/"+o.GetName())
 			user, _, _ := unstructured.NestedStringMap(o.Object, b.user...)
@@ -277,15 +278,15 @@ func showDestroyed(c verb.Call, reports []destroyReport, waited bool) error {
 		result := "destroyed"
 		switch {
 		case r.Error != "" && r.KeyDestroyed:
-			result = "its key is destroyed; repeat this for the rest: " + r.Error
+			result = "its key is destroyed; repeat the command for the rest: " + r.Error
 		case r.Error != "":
 			result = "REFUSED: " + r.Error
 		case r.Asked != "" && !r.KeyDestroyed:
-			result = fmt.Sprintf("asked node %s, which has not done it yet: see the log of its "+
+			result = fmt.Sprintf("requested from node %s and not done yet: see the log of its "+
 				"veil-csi (kubectl -n kube-system get pods -o wide "+
 				"-l app.kubernetes.io/component=veil-csi)", r.Asked)
 		case len(r.Left) > 0:
-			result = "destroyed; left is: " + strings.Join(r.Left, "; ")
+			result = "destroyed; now run: " + strings.Join(r.Left, "; ")
 		}
 		wrong = wrong || r.Error != "" || waited && !r.KeyDestroyed
 		rows = append(rows, []string{r.Volume, result})

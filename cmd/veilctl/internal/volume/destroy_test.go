@@ -180,9 +180,9 @@ func TestVolumeOfANodeThatIsThereIsNotDestroyed(t *testing.T) {
 			"node node-1 is Ready: delete the claim"},
 		"alive, and said to be gone": {as, []runtime.Object{up}, "node-1",
 			"node node-1 is Ready"},
-		"silent": {as, []runtime.Object{down}, "", "say --gone node-1"},
+		"silent": {as, []runtime.Object{down}, "", "add --gone node-1"},
 		"another one is gone": {as, []runtime.Object{down}, "node-2",
-			"it is of node node-1, not of node-2"},
+			"it belongs to node node-1, not to node-2"},
 		"open on a node that is alive": {taken,
 			[]runtime.Object{aNode("node-2", corev1.ConditionTrue)}, "", "node node-2 is Ready"},
 		"of no node": {func(st *volume.State) { st.Request.Node = "" }, nil, "",
@@ -245,7 +245,7 @@ func TestDestructionThatFails(t *testing.T) {
 	var out bytes.Buffer
 	shown := verb.Call{Ctx: t.Context(), Out: &out}
 	if err := showDestroyed(shown, []destroyReport{r}, true); !errors.Is(err, verb.ErrWrong) ||
-		!strings.Contains(out.String(), "repeat this") {
+		!strings.Contains(out.String(), "repeat the command") {
 		t.Errorf("%v:\n%s", err, &out)
 	}
 

@@ -184,7 +184,7 @@ func assessVolumes(objects []kubestore.Object, a around) volumesReport {
 	for id, user := range a.users {
 		if !seen[id] {
 			r.Volumes = append(r.Volumes, volumeReport{Volume: id, For: user, Problems: []string{
-				"its VeilVolume is missing, and with it the key: restore it from a backup of the " +
+				"its VeilVolume is missing, which holds the key: restore it from a backup of the " +
 					"cluster's state"}})
 		}
 	}
@@ -233,22 +233,24 @@ func problemsOf(r volumeReport, a around, age time.Duration) []string {
 	var out []string
 	deleted := r.Phase == string(volume.Deleted)
 	if r.Node != "" && !a.nodes[r.Node] && !deleted {
-		out = append(out, fmt.Sprintf("node %s is gone, and the disk with it unless you have "+
-			"that: docs/how-to/a-node-that-is-gone.md", r.Node))
+		out = append(out, fmt.Sprintf("node %s is gone: destroy the volume or, if you have its "+
+			"disk, let another node take it over: docs/how-to/a-node-that-is-gone.md", r.Node))
 	}
 	if r.Writer != "" && r.Writer != r.Node && !a.nodes[r.Writer] {
-		out = append(out, fmt.Sprintf("it is open on node %s, which is gone", r.Writer))
+		out = append(out, fmt.Sprintf("it is open on node %s, which is gone: "+
+			"docs/how-to/a-node-that-is-gone.md", r.Writer))
 	}
 	switch {
 	case age < orphanAge || r.Snapshot && !a.snapshots:
 	case r.For == "" && deleted:
-		out = append(out, "it has no owner: its key is destroyed, and the tombstone can go "+
-			"(kubectl delete veilvolume "+r.Volume+")")
+		out = append(out, "it has no owner and its key is destroyed: delete its tombstone with "+
+			"kubectl delete veilvolume "+r.Volume)
 	case r.For == "":
-		out = append(out, "it has no owner: there is no PersistentVolume or snapshot of that name; "+
-			"veilctl volume destroy --no-owner "+r.Volume+" destroys it")
+		out = append(out, "it has no owner, because no PersistentVolume or snapshot has its name: "+
+			"destroy it with veilctl volume destroy --no-owner "+r.Volume)
 	case deleted:
-		out = append(out, fmt.Sprintf("%s has it, but it is deleted: its key is destroyed", r.For))
+		out = append(out, fmt.Sprintf("%s still refers to it, but its key is destroyed: delete "+
+			"that object", r.For))
 	}
 	return out
 }
@@ -272,7 +274,7 @@ func showVolumes(w io.Writer, r volumesReport) error {
 			fmt.Fprintf(w, "PROBLEM: %s: %s\n", v.Volume, p)
 		}
 		for _, p := range v.Requests {
-			fmt.Fprintf(w, "Asked for: %s: %s\n", v.Volume, p)
+			fmt.Fprintf(w, "Request: %s: %s\n", v.Volume, p)
 		}
 	}
 	return nil

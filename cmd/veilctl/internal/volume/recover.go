@@ -220,10 +220,10 @@ func writeNew(path string, content []byte) error {
 // commands.
 func (r *recovery) steps(st volume.State) []string {
 	out := []string{"Delete the pods that use the volume. veilctl volume show " +
-		st.Volume + " says where it is open."}
+		st.Volume + " shows where it is open."}
 	if st.Writer != "" {
 		out[0] = fmt.Sprintf("It is open on node %s. Delete the pods that use it, and wait "+
-			"until veilctl volume show %s says that it is open nowhere.", st.Writer, st.Volume)
+			"until veilctl volume show %s shows no node where it is open.", st.Writer, st.Volume)
 	}
 
 	node := st.Request.Node
@@ -231,29 +231,28 @@ func (r *recovery) steps(st volume.State) []string {
 		node = "that has the disk"
 	}
 
-	attach := fmt.Sprintf("On node %s, as root, make the file a device:\n  DEVICE=$(losetup "+
-		"--find --show --direct-io=on --sector-size 4096 %s/%s.img)", node, r.files, st.Volume)
+	attach := fmt.Sprintf("On node %s, as root, attach the file to a loop device:\n  "+
+		"DEVICE=$(losetup --find --show --direct-io=on --sector-size 4096 %s/%s.img)", node, r.files, st.Volume)
 	if st.Request.Backend != "" && st.Request.Backend != "file" {
 		attach = fmt.Sprintf("On node %s, as root, find the disk with the id %s:\n  "+
 			"DEVICE=/dev/disk/by-id/…", node, st.Device)
 	}
 
-	header, detached := "", "When the disk has lost its header, export one with --header "+
-		"FILE, and "+
-		"add --header FILE to that command."
+	header, detached := "", "If the disk has lost its header, export the header with veilctl "+
+		"volume recover --header FILE, and add --header FILE to the cryptsetup command."
 	if r.to != "" {
 		header, detached = "--header "+r.to+" ", "The header is in "+r.to+
-			"; without --header the disk's own is used."
+			". Without --header, cryptsetup uses the header on the disk."
 	}
 
 	out = append(out, attach,
-		"Open it with the recovery key, for reading only:\n  cryptsetup open --type luks2 "+header+
+		"Open it read-only, with the recovery key:\n  cryptsetup open --type luks2 "+header+
 			"--readonly $DEVICE recovered\n"+detached,
-		"Look at it; a volume of volumeMode Block is the device itself:\n  mount -o ro,noload "+
+		"Mount it (a volume of volumeMode Block is the device itself):\n  mount -o ro,noload "+
 			"/dev/mapper/recovered /mnt      (xfs: -o ro,norecovery)",
 		"Close it:\n  umount /mnt; cryptsetup close recovered; losetup --detach $DEVICE",
-		"Do not add keys to the header or change it on a volume that is to be used further: "+
-			"veil-csi would refuse the disk as changed.")
+		"If the volume will be used again, do not add keys to its header or change it: veil-csi "+
+			"would refuse the disk as changed.")
 
 	return out
 }
@@ -262,7 +261,7 @@ func (r *recovery) show(c verb.Call, st volume.State, out recovered) error {
 	if c.JSON {
 		return verb.PrintJSON(c.Out, out)
 	}
-	key := "the recovery key is shown with --show-key"
+	key := "--show-key shows the recovery key"
 	if out.RecoveryKey != "" {
 		key = "recovery key " + out.RecoveryKey
 	}

@@ -35,7 +35,7 @@ type rewrapReport struct {
 
 func volumeRewrap() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "rewrap [VOLUME...]", Short: "Wrap keys by the present key-encryption key",
+		Use: "rewrap [VOLUME...]", Short: "Wrap the keys of volumes with the current key-encryption key",
 		Long: `It writes a request for the node of each volume, and waits. Volumes stay open, and
 disks are not changed. A key that the present key-encryption key has wrapped stays as it is. If a
 node cannot reach its key service, the request stays in the VeilVolume, and the node tries again.`,
@@ -51,7 +51,7 @@ veilctl volume rewrap --all --wait 10m`,
 	long := fs.Duration("wait", 2*time.Minute, "how long to wait for the nodes; 0 does not wait")
 	return verb.Reporting(cmd, func(c verb.Call) error {
 		if *all == (len(c.Args) > 0) {
-			return fmt.Errorf("name volumes, or say --all: %w", verb.ErrUsage)
+			return fmt.Errorf("name volumes, or give --all: %w", verb.ErrUsage)
 		}
 		_, store, err := volumesOf(&access)
 		if err != nil {
@@ -102,8 +102,8 @@ func askRewraps(ctx context.Context, store *kubestore.Store, names []string) []r
 		case err == nil && o.State.Key.IsZero():
 			err = fmt.Errorf("it has no key in phase %s", o.State.Phase)
 		case err == nil && o.State.Key.Provider == keyring.NameSecret:
-			err = errors.New("its key is in a Secret: put the new one beside the old (key and " +
-				"previousKey), and use the volume")
+			err = errors.New("a Secret holds its key-encryption key: write the new key into the " +
+				"entry key and the old key into previousKey; the next use of the volume rewraps it")
 		case err == nil:
 			r.Node = o.Holder
 			r.Before = keyName(o.State.Key)
@@ -161,11 +161,11 @@ func showRewrapped(c verb.Call, reports []rewrapReport, waited bool) error {
 		case r.Error != "":
 			result = r.Error
 		case r.Done && r.Before == r.After:
-			result = "has the present key: " + r.After
+			result = "already wrapped with the current key: " + r.After
 		case r.Done:
 			result = "re-wrapped: " + r.Before + " → " + r.After
 		case waited:
-			result = fmt.Sprintf("not yet: node %s, which has it, tries again. See the log of its "+
+			result = fmt.Sprintf("not done yet: node %s tries again. See the log of its "+
 				"veil-csi (kubectl -n kube-system get pods -o wide "+
 				"-l app.kubernetes.io/component=veil-csi). If that node is gone for good: "+
 				"docs/how-to/a-node-that-is-gone.md", r.Node)
@@ -176,7 +176,7 @@ func showRewrapped(c verb.Call, reports []rewrapReport, waited bool) error {
 
 	return c.Print(reports, wrong, func() error {
 		if len(rows) == 0 {
-			_, err := fmt.Fprintln(c.Out, "no volumes whose nodes can wrap their keys")
+			_, err := fmt.Fprintln(c.Out, "no volume has a key that its node can rewrap")
 			return err
 		}
 		return verb.Table(c.Out, "VOLUME | RESULT", rows)

@@ -48,10 +48,10 @@ func (d *destroyer) askDestroy(ctx context.Context, name string) (node string, e
 	case err == nil && o.Err != nil:
 		err = o.Err
 	case err == nil && time.Since(o.Created) < orphanAge:
-		err = fmt.Errorf("it is younger than %v, and its PersistentVolume may be on its way: "+
-			"repeat this later", orphanAge)
+		err = fmt.Errorf("it is younger than %v, so its PersistentVolume may not exist yet: "+
+			"repeat the command later", orphanAge)
 	case err == nil && o.Holder == "":
-		err = errors.New("its VeilVolume names no node, so none can be asked")
+		err = errors.New("its VeilVolume names no node that could destroy it")
 	case err == nil:
 		err = d.checkThere(ctx, o.Holder)
 	}
@@ -87,7 +87,7 @@ func (d *destroyer) waitDestroyed(ctx context.Context, r *destroyReport) {
 		case err == nil && o.Err == nil && o.State.Phase != volume.Deleted && !o.Asked.Destroy:
 			err := d.store.CheckNoOwner(context.WithoutCancel(ctx), r.Volume)
 			if !errors.As(err, new(*kubestore.OwnedError)) {
-				err = errors.New("the request was withdrawn: repeat this")
+				err = errors.New("the request was withdrawn: repeat the command")
 			}
 			r.Error = err.Error()
 			return

@@ -68,13 +68,13 @@ func TestVolumesAreAssessed(t *testing.T) {
 		"just made": {with(func(o *kubestore.Object) { o.Created = young }), nobody,
 			nil},
 		"nobody has it": {with(func(*kubestore.Object) {}), nobody,
-			[]string{"it has no owner: there is no"}},
+			[]string{"it has no owner, because no"}},
 		"tombstone that nobody has": {with(func(o *kubestore.Object) {
 			o.State.Phase = volume.Deleted
 		}), nobody, []string{"tombstone"}},
 		"deleted, but wanted": {with(func(o *kubestore.Object) {
 			o.State.Phase = volume.Deleted
-		}), a, []string{"default/data has it"}},
+		}), a, []string{"default/data still refers to it"}},
 		"node gone": {with(func(o *kubestore.Object) {
 			o.State.Request.Node = "node-9"
 		}), a, []string{"node node-9 is gone"}},
@@ -210,7 +210,7 @@ func TestRewrapIsAskedForAndAwaited(t *testing.T) {
 	}
 
 	for _, want := range []string{"pvc-1       re-wrapped: kms old → kms new",
-		"pvc-2       not yet: node node-1"} {
+		"pvc-2       not done yet: node node-1"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not say %q:\n%s", want, &out)
 		}
