@@ -38,14 +38,14 @@ veilctl bench --rounds 1 --seconds 1 --churn -1s     # a first look, in a few mi
 	}
 	fs := cmd.Flags()
 	var f benchFlags
-	f.register(cmd, "bench", "duration of a TCP sample; UDP and latency samples scale with it")
+	f.register(cmd, "bench", "length of a TCP sample; UDP and latency scale with it")
 	fs.StringVar(&f.nodes, "nodes", "", verb.NodesUsage)
 	fs.StringVar(&f.prefix, "prefix", network.DefaultPrefix.String(),
 		"`prefix` with addresses for the other two sides;\nno other host may use them")
 	fs.IntVar(&f.options.Rounds, "rounds", 5, "number of rounds; each measures every side once")
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	fs.DurationVar(&f.options.Churn, "churn", time.Minute,
-		"duration of the part that creates and deletes pods; negative skips it")
+		"time to create and delete pods; negative skips this")
 	cmd.AddCommand(benchStorageCommand())
 	return verb.Reporting(cmd, f.measure)
 }
