@@ -91,6 +91,8 @@ var Reasons = []Reason{
 	{33, "pod_link_local", "A pod's router solicitation, neighbour discovery or multicast report " +
 		"had a link-local or unspecified source, as every pod with IPv6 sends at its start. It " +
 		"is no sign of an attack."},
+	{34, "pod_no_route", "A pod opened a TCP connection to an address that it has no route to: no pod " +
+		"or node has the address, or `outside` leaves it out. The pod got a reset."},
 }
 
 // PolicyReasons are the reasons to drop a packet in nftables on nodes that enforce NetworkPolicy.

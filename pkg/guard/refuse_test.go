@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 // Applications of a pod get an error at once, at each try, if a destination is refused. With ICMP
@@ -59,7 +60,7 @@ func TestConnectionsOfPodsAreRefused(t *testing.T) {
 		{"ipv6", "fd42:1:0:9::", "fd42:1::1"},
 	} {
 		t.Run(f.name, func(t *testing.T) {
-			began := time.Now()
+			began, before := time.Now(), n.counters(t)[chains.NoRoute]
 			for i := range 25 {
 				if err := dial(f.nowhere + fmt.Sprint(i+1)); !errors.Is(err, unix.ECONNREFUSED) {
 					t.Fatalf("connection %d to where there is no route: %v, want a refusal", i, err)
@@ -67,6 +68,9 @@ func TestConnectionsOfPodsAreRefused(t *testing.T) {
 			}
 			if took := time.Since(began); took > patience {
 				t.Errorf("25 refusals took %s", took)
+			}
+			if counted := n.counters(t)[chains.NoRoute] - before; counted != 25 {
+				t.Errorf("%d of 25 refusals are counted", counted)
 			}
 			listen(n, f.node)
 			if err := dial(f.node); err != nil {

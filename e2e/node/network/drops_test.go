@@ -1,15 +1,11 @@
 package network_test
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,114 +17,166 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
+// dropCases sends single datagrams that a node drops. web is a pod of the node, and peer a pod of
+// another node.
+type dropCases struct {
+	*lab.Lab
+	node      *lab.Node
+	web, peer *lab.Pod
+	// port is the source port of the last datagram. Each has its own.
+	port uint16
+}
+
+// send sends a datagram from the link of web.
+func (d *dropCases) send(ctx context.Context, t *testing.T, src, dst netip.Addr) {
+	t.Helper()
+	own, _ := nodetest.LinkOf(ctx, t, d.web, "eth0")
+	d.inject(ctx, t, d.web, "eth0", nodetest.Datagram{From: own,
+		To: nodetest.GatewayOf(ctx, t, d.web), Src: src, Dst: dst})
+}
+
+func (d *dropCases) inject(ctx context.Context, t *testing.T, at traffic.Place, link string,
+	p nodetest.Datagram) {
+	t.Helper()
+	d.port++
+	p.SrcPort, p.DstPort, p.Payload = d.port, traffic.SinkPort, []byte("01234567"+d.Canary)
+	nodetest.Inject(ctx, t, at, link, p.Frame())
+}
+
+// shown checks that veilctl drops shows the last datagram of web with this reason, source and
+// destination, and with the peer node, which is "" for addresses outside the cluster.
+func (d *dropCases) shown(ctx context.Context, t *testing.T, reason string, src, dst netip.Addr,
+	peer string) {
+	t.Helper()
+	nodetest.ShowsDrop(ctx, t, d.Lab, d.node, "--pod shop/web-0",
+		func(p telemetry.DroppedPacket) bool {
+			return p.Reason == reason && p.SrcPod == "shop/web-0" && p.Src == src && p.Dst == dst &&
+				p.SrcPort == d.port && p.DstPort == traffic.SinkPort && p.Protocol == "udp" &&
+				p.Peer == peer
+		})
+}
+
 // One packet of each kind is dropped, and veilctl drops shows it with its pod and reason. For
 // packets that are dropped while veild does not run, the samples of BPF programs are kept. The
 // output counts the others.
 func TestDroppedPacketsAreNamed(t *testing.T) {
-	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
-	n1 := l.Nodes()[0]
-	web, err := n1.AddPod(ctx, "web", lab.PodOptions{Object: &corev1.Pod{
+	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true, VeildConfig: map[string]any{
+		"nodeRanges": nodeNetworks(lab.Dual), "outside": []netip.Prefix{}}})
+	d := &dropCases{Lab: l, node: l.Nodes()[0], port: 4000}
+	var err error
+	d.web, err = d.node.AddPod(ctx, "web", lab.PodOptions{Object: &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "uid-of-web-0"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	peer := nodetest.EchoPod(ctx, t, l.Nodes()[1], "echo")
-	nodetest.EchoAt(ctx, t, web)
-	nodetest.Meet(ctx, t, web, peer)
+	d.peer = nodetest.EchoPod(ctx, t, l.Nodes()[1], "echo")
+	nodetest.EchoAt(ctx, t, d.web)
+	nodetest.Meet(ctx, t, d.web, d.peer)
 
-	own, _ := nodetest.LinkOf(ctx, t, web, "eth0")
-	gateway := nodetest.GatewayOf(ctx, t, web)
-	send := func(src netip.Addr, port uint16) {
-		t.Helper()
-		nodetest.Inject(ctx, t, web, "eth0", nodetest.Datagram{From: own, To: gateway, Src: src,
-			Dst: peer.Addr(src.Is6()), SrcPort: port, DstPort: traffic.SinkPort,
-			Payload: []byte("01234567" + l.Canary)}.Frame())
-	}
-	for i, src := range []netip.Addr{peer.Addr(false), peer.Addr(true),
+	for _, src := range []netip.Addr{d.peer.Addr(false), d.peer.Addr(true),
 		netip.MustParseAddr("fe80::1234")} {
-		port := uint16(4000 + i)
-		send(src, port)
-		dropped(ctx, t, l, n1, "--pod shop/web-0", func(p telemetry.DroppedPacket) bool {
-			return p.Reason == "pod_spoofed_source" && p.SrcPod == "shop/web-0" && p.Src == src &&
-				p.Dst == peer.Addr(src.Is6()) && p.SrcPort == port &&
-				p.DstPort == traffic.SinkPort && p.Protocol == "udp" &&
-				p.Peer == l.Nodes()[1].Name
-		})
+		dst := d.peer.Addr(src.Is6())
+		d.send(ctx, t, src, dst)
+		d.shown(ctx, t, "pod_spoofed_source", src, dst, d.peer.Node.Name)
 	}
+	d.pastTheTunnel(ctx, t)
+	d.deletedNode(ctx, t)
+	d.flushed(ctx, t)
+	d.whileAway(ctx, t)
 
-	// A route bypasses the tunnel. At the drop, the source is already the node's own address, so
-	// the pod follows from the link.
-	routes := pastRoutes(peer, "eth0")
-	errtest.Must(t, n1.IP(ctx, routes...))
-	send(web.Addr(false), 4300)
-	dropped(ctx, t, l, n1, "--pod shop/web-0", func(p telemetry.DroppedPacket) bool {
-		return p.Reason == "pod_to_range" && p.SrcPod == "shop/web-0" && p.Out == "eth0" &&
-			p.Dst == peer.Addr(false) && p.DstPort == traffic.SinkPort &&
-			p.Peer == l.Nodes()[1].Name
-	})
-	removeRoutes(ctx, t, n1, routes)
-
-	hw := secretCable(ctx, t, l, n1, "eth9", "hostile")
-	guarded(ctx, t, n1, "eth9")
-	from, _ := nodetest.LinkOf(ctx, t, l.Outside, "hostile")
-	// forge sends a datagram to the node from outside, with an address of a pod.
-	forge := func(port uint16) (wanted func(telemetry.DroppedPacket) bool) {
-		t.Helper()
-		src, dst := web.Addr(false), n1.Addrs[0]
-		nodetest.Inject(ctx, t, l.Outside, "hostile", nodetest.Datagram{From: from, To: hw,
-			Src: src, Dst: dst, SrcPort: port, DstPort: traffic.SinkPort,
-			Payload: []byte("01234567" + l.Canary)}.Frame())
-		return func(p telemetry.DroppedPacket) bool {
-			return p.Reason == "src_in_range" && p.In == "eth9" && p.SrcPod == "" && p.Src == src &&
-				p.Dst == dst && p.SrcPort == port && p.DstPort == traffic.SinkPort &&
-				p.Protocol == "udp"
+	for args, want := range map[string]string{"--reason spoofed": "pod_spoofed_source",
+		"--pod shop/web": "shop/web-0"} {
+		_, err = d.node.Exec(ctx, l.Program("veilctl"), strings.Fields("drops "+args)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", args, err)
 		}
-	}
-	dropped(ctx, t, l, n1, "--reason src_in_range", forge(4200))
-
-	nodetest.KillProgram(ctx, t, n1, "veild")
-	send(peer.Addr(false), 4100)
-	waiting := forge(4201)
-	nodetest.StartProgram(ctx, t, n1, "veild")
-	nodetest.WaitReady(ctx, t, n1)
-	dropped(ctx, t, l, n1, "--reason src_in_range", waiting)
-	nodetest.VeilctlSays(ctx, t, l, n1, "drops", "veild began at", "packets dropped earlier")
-
-	_, err = n1.Exec(ctx, l.Program("veilctl"), "drops", "--reason", "spoofed")
-	if err == nil || !strings.Contains(err.Error(), "pod_spoofed_source") {
-		t.Errorf("an unknown reason: %v", err)
-	}
-	_, err = n1.Exec(ctx, l.Program("veilctl"), "drops", "--pod", "shop/web")
-	if err == nil || !strings.Contains(err.Error(), "shop/web-0") {
-		t.Errorf("an unknown pod: %v", err)
 	}
 	noSecrets(ctx, t, l, nil)
 	nodetest.NoLeaks(t, l)
 }
 
-// dropped waits for at most two seconds until veilctl drops shows a wanted packet.
-func dropped(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, args string,
-	wanted func(telemetry.DroppedPacket) bool) {
+// pastTheTunnel adds a route that bypasses the tunnel. At the drop, the source is already the
+// node's own address, so the pod follows from the link.
+func (d *dropCases) pastTheTunnel(ctx context.Context, t *testing.T) {
 	t.Helper()
-	err := lab.Until(ctx, 2*time.Second, func() error {
-		out, err := n.Exec(ctx, l.Program("veilctl"),
-			strings.Fields("drops -o json "+args)...)
-		if err != nil {
-			return err
+	routes := pastRoutes(d.peer, "eth0")
+	errtest.Must(t, d.node.IP(ctx, routes...))
+	d.send(ctx, t, d.web.Addr(false), d.peer.Addr(false))
+	d.shown(ctx, t, "pod_to_range", d.node.Addrs[0], d.peer.Addr(false), d.peer.Node.Name)
+	removeRoutes(ctx, t, d.node, routes)
+}
+
+// deletedNode opens connections to a deleted node. With `outside` configured, there is no route to
+// its addresses, so the pod gets a reset.
+func (d *dropCases) deletedNode(ctx context.Context, t *testing.T) {
+	t.Helper()
+	for _, to := range deletedNode(ctx, t, d.Lab) {
+		_, err := traffic.Send(ctx, d.web, traffic.Exchange{Proto: "tcp", To: to, Count: 1})
+		if err == nil || !strings.Contains(err.Error(), "connection refused") {
+			t.Errorf("to the deleted node %s: %v", to, err)
 		}
-		lines := bufio.NewScanner(bytes.NewReader(out))
-		for lines.Scan() {
-			var p telemetry.DroppedPacket
-			if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
-				return err
-			}
-			if wanted(p) {
-				return nil
-			}
-		}
-		return fmt.Errorf("veilctl drops %s shows\n%s", args, out)
-	})
-	if err != nil {
-		t.Error(err)
+		nodetest.ShowsDrop(ctx, t, d.Lab, d.node, "--pod shop/web-0",
+			func(p telemetry.DroppedPacket) bool {
+				return p.Reason == "pod_no_route" && p.SrcPod == "shop/web-0" && p.Dst == to &&
+					p.Src == d.web.Addr(to.Is6()) && p.DstPort == traffic.EchoPort &&
+					p.Protocol == "tcp"
+			})
 	}
+}
+
+// flushed sends while nftables is flushed and veild is stopped, so that it repairs nothing. Only
+// BPF programs drop the packets then. The second datagram has no mark, and another program
+// translates its source.
+func (d *dropCases) flushed(ctx context.Context, t *testing.T) {
+	t.Helper()
+	veild := d.node.Program("veild")
+	errtest.Must(t, veild.Signal(syscall.SIGSTOP))
+	nodetest.Run(ctx, t, d.node, "nft", "flush ruleset")
+	src, outside := d.web.Addr(false), d.OutsideAddrs()[0]
+	d.send(ctx, t, src, outside)
+	errtest.Must(t, veild.Signal(syscall.SIGCONT))
+	d.shown(ctx, t, "src_in_range", src, outside, "")
+	nodetest.WaitReady(ctx, t, d.node)
+
+	errtest.Must(t, veild.Signal(syscall.SIGSTOP))
+	nodetest.Run(ctx, t, d.node, "nft", "flush ruleset")
+	foreign(ctx, t, d.node, "foreign_masquerade", foreignMasquerade)
+	to := d.peer.Node.Addrs[0]
+	d.send(ctx, t, src, to)
+	errtest.Must(t, veild.Signal(syscall.SIGCONT))
+	d.shown(ctx, t, "pod_mark_lost", d.node.Addrs[0], to, d.peer.Node.Name)
+	nodetest.WaitReady(ctx, t, d.node)
+	nodetest.Run(ctx, t, d.node, "nft", "delete table inet foreign_masquerade")
+}
+
+// whileAway sends packets with a pod's address from outside, one of them while veild is away.
+func (d *dropCases) whileAway(ctx context.Context, t *testing.T) {
+	t.Helper()
+	hw := secretCable(ctx, t, d.Lab, d.node, "eth9", "hostile")
+	guarded(ctx, t, d.node, "eth9")
+	from, _ := nodetest.LinkOf(ctx, t, d.Outside, "hostile")
+	src, dst := d.web.Addr(false), d.node.Addrs[0]
+	forge := func() {
+		t.Helper()
+		d.inject(ctx, t, d.Outside, "hostile", nodetest.Datagram{From: from, To: hw, Src: src, Dst: dst})
+	}
+	shown := func() {
+		t.Helper()
+		nodetest.ShowsDrop(ctx, t, d.Lab, d.node, "--reason src_in_range",
+			func(p telemetry.DroppedPacket) bool {
+				return p.Reason == "src_in_range" && p.In == "eth9" && p.SrcPod == "" && p.Src == src &&
+					p.Dst == dst && p.SrcPort == d.port && p.DstPort == traffic.SinkPort &&
+					p.Protocol == "udp"
+			})
+	}
+	forge()
+	shown()
+
+	nodetest.KillProgram(ctx, t, d.node, "veild")
+	d.send(ctx, t, d.peer.Addr(false), d.peer.Addr(false))
+	forge()
+	nodetest.StartProgram(ctx, t, d.node, "veild")
+	nodetest.WaitReady(ctx, t, d.node)
+	shown()
+	nodetest.VeilctlSays(ctx, t, d.Lab, d.node, "drops", "veild began at", "packets dropped earlier")
 }

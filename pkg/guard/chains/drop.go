@@ -50,12 +50,15 @@ func AddDrops(t *nft.Table, reasons ...string) {
 		t.Sets = append(t.Sets, nft.Set{Shared: true, Set: nftables.Set{Name: sharePrefix + r,
 			KeyType: nftables.TypeIFIndex, KeyByteOrder: binaryutil.NativeEndian, Dynamic: true,
 			HasTimeout: true, Timeout: shareFor, Size: shareRoom}})
-		count := []nft.Rule{nft.Count(r), sample(r)}
-		if r == Midstream { // Such a packet is dropped, or answered with a reset.
+		count, last := []nft.Rule{nft.Count(r), sample(r)}, nft.Drop
+		switch r {
+		case Midstream: // Such a packet is dropped, or answered with a reset.
 			t.Chains = append(t.Chains, nft.Target(countPrefix+r, count...))
 			count = []nft.Rule{nft.Jump(countPrefix + r)}
+		case NoRoute:
+			last = nft.Reset
 		}
-		t.Chains = append(t.Chains, nft.Target(dropPrefix+r, append(count, nft.Drop)...))
+		t.Chains = append(t.Chains, nft.Target(dropPrefix+r, append(count, last)...))
 	}
 }
 
@@ -111,6 +114,7 @@ const (
 	Unmarked        = "pod_unmarked"
 	Untranslated    = "pod_to_vip"
 	Midstream       = "pod_midstream"
+	NoRoute         = "pod_no_route"
 	TunnelToOutside = "tunnel_to_outside"
 	ToLoopback      = "to_loopback"
 	PodLinkLocal    = "pod_link_local"

@@ -52,7 +52,7 @@ var mapNames = []string{setSelf4, setSelf6, setSource4, setSource6, setOuter4, s
 // dropReasons are the drop reasons of the table.
 var dropReasons = []string{
 	SrcInRange, DstInRange, PodToRange, PodToNode, QuotedInError, Translated, Unmarked,
-	Untranslated, Midstream, TunnelToOutside, TunnelUnknownSource, ToLoopback,
+	Untranslated, Midstream, NoRoute, TunnelToOutside, TunnelUnknownSource, ToLoopback,
 }
 
 // Names of chains that are jump targets.

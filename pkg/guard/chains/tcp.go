@@ -40,7 +40,7 @@ func refuseChain() nft.Chain {
 		nft.All(nft.Rule{
 			&expr.Fib{Register: 1, ResultOIF: true, FlagDADDR: true, FlagMARK: true},
 			&expr.Cmp{Register: 1, Data: nft.Native(0)},
-		}, nft.Reset),
+		}, Drop(NoRoute)),
 	}
 	for _, f := range families { // Packets that would open a connection to a service Untranslated.
 		rules = append(rules, nft.All(unserved(), f.daddr.In(f.vips), nft.Reset))

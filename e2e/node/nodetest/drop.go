@@ -1,0 +1,40 @@
+package nodetest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// ShowsDrop waits for at most two seconds until veilctl drops, with more arguments in args, shows a
+// wanted packet on a node. A failure does not end the test.
+func ShowsDrop(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, args string,
+	wanted func(telemetry.DroppedPacket) bool) {
+	t.Helper()
+	err := lab.Until(ctx, 2*time.Second, func() error {
+		out, err := n.Exec(ctx, l.Program("veilctl"), strings.Fields("drops -o json "+args)...)
+		if err != nil {
+			return err
+		}
+		for line := range bytes.Lines(out) {
+			var p telemetry.DroppedPacket
+			if err := json.Unmarshal(line, &p); err != nil {
+				return err
+			}
+			if wanted(p) {
+				return nil
+			}
+		}
+		return fmt.Errorf("veilctl drops %s shows\n%s", args, out)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
