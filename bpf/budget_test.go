@@ -37,13 +37,13 @@ var budgets = map[string]budget{
 	"guard_egress":     {10_000, 320},
 	"guard_egress_l3":  {10_000, 320},
 
-	"service_in":      {36_000, 480},
-	"service_in_l3":   {36_000, 480},
+	"service_in":      {40_000, 480},
+	"service_in_l3":   {40_000, 480},
 	"service_out":     {12_000, 320},
 	"service_out_l3":  {12_000, 320},
-	"service_pod_in":  {36_000, 480},
+	"service_pod_in":  {40_000, 480},
 	"service_pod_out": {6_000, 320},
-	"service_tun_in":  {36_000, 480},
+	"service_tun_in":  {40_000, 480},
 	"service_tun_out": {6_000, 320},
 
 	"service_connect4":     {20_000, 320},

@@ -40,7 +40,7 @@ const (
 	flowIn, flowOut uint8 = 0, 1
 
 	flowForward, flowSNAT, flowClientFIN, flowRST, flowClientSent, flowReplied, flowBackendFIN,
-	flowHostRouted uint32 = 1, 2, 4, 8, 16, 32, 128, 256
+	flowHostRouted, flowCopied uint32 = 1, 2, 4, 8, 16, 32, 128, 256, 512
 
 	flowEstablished = flowClientSent | flowReplied
 )

@@ -110,7 +110,7 @@ static __always_inline __u32 packet_flags(const struct work *w, int from_client)
  */
 static __always_inline int flow_may_open(const struct work *w, __u32 flags)
 {
-	return w->in.key.protocol == PROTO_TCP && !(flags & (FLOW_CLIENT_SENT | FLOW_COPIED)) &&
+	return w->in.key.protocol == PROTO_TCP && !(flags & FLOW_CLIENT_SENT) &&
 	       !(w->in.tcp_flags & (TCP_SYN | TCP_RST));
 }
 

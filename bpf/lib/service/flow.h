@@ -23,7 +23,8 @@
  * service_opening has what a SYN stores, service_tcp what the client's first segment after the
  * SYN-ACK copies there, service_udp the flows of UDP. A copied entry stays in service_opening with
  * FLOW_COPIED, so that another processor finds the flow at any moment. The copy counts, and an
- * entry is deleted from both tables.
+ * entry is deleted from both tables. If service_tcp evicts the copy, the client's next segment
+ * finds the entry in service_opening and copies it again.
  */
 #pragma once
 
@@ -61,7 +62,7 @@ struct flow_key {
 #define FLOW_SUSPECT	 64  /* its ends may have opened another connection, without the service */
 #define FLOW_BACKEND_FIN 128 /* the backend sent FIN */
 #define FLOW_HOST_ROUTED 256 /* of an external client, past netfilter both ways; see route.h */
-#define FLOW_COPIED	 512 /* in service_opening: it was copied to service_tcp */
+#define FLOW_COPIED	 512 /* in service_opening: it was copied to service_tcp at least once */
 
 #define FLOW_FIXED (FLOW_FORWARD | FLOW_SNAT | FLOW_HOST_ROUTED)
 
@@ -192,40 +193,86 @@ static __always_inline long flow_insert(const struct flow_key *key, struct flow 
 	return flow_put(key, f, BPF_NOEXIST);
 }
 
-/* Inserts or replaces an entry. Returns 0 or an error. */
+/* Stores the entry of a new flow in place of one that the key may have. Returns 0 or an error. */
 static __always_inline long flow_replace(const struct flow_key *key, struct flow *f)
 {
+	if (flow_in_tcp(key))
+		bpf_map_delete_elem(&service_tcp, key);
 	return flow_put(key, f, BPF_ANY);
 }
 
-/* Adds flags to an entry. Other processors may add others at the same time. */
-static __always_inline void flow_add_flags(struct flow *f, __u32 flags)
+/*
+ * Adds flags to the entry f of the key. Other processors may add others at the same time, or copy
+ * the entry to service_tcp. The one that comes second adds these flags to the copy.
+ */
+static __noinline int flow_or_flags(const struct flow_key *key, struct flow *f, __u32 flags)
+{
+	struct flow *copy;
+
+	if (!(__sync_fetch_and_or(&f->flags, flags) & FLOW_COPIED))
+		return 0;
+
+	copy = bpf_map_lookup_elem(&service_tcp, key);
+	if (copy && copy->tag == f->tag)
+		__sync_fetch_and_or(&copy->flags, flags);
+	return 0;
+}
+
+/* Adds flags to the entry f of the key, if it lacks any. */
+static __always_inline void flow_add_flags(const struct flow_key *key, struct flow *f, __u32 flags)
 {
 	if (flags & ~f->flags)
-		__sync_fetch_and_or(&f->flags, flags);
+		flow_or_flags(key, f, flags);
 }
 
 /*
- * Copies the entry of the key from service_opening to service_tcp, once, if it has the flags need.
- * Leaves the entry in copy. Returns 0 if there is no such entry.
+ * Copies the entry f of the key from service_opening to service_tcp with more flags, unless another
+ * processor did. copy is a copy of f, which it changes. Returns 0 if service_tcp has no such entry
+ * then.
+ */
+static __noinline int flow_establish(
+	const struct flow_key *key, struct flow *f, struct flow *copy, __u32 flags)
+{
+	struct flow *have;
+	__u32 now;
+	long err;
+
+	copy->flags = (copy->flags & ~FLOW_COPIED) | FLOW_CLIENT_SENT | flags;
+	err = bpf_map_update_elem(&service_tcp, key, copy, BPF_NOEXIST);
+
+	/* What was added before FLOW_COPIED is added here; see flow_add_flags. */
+	now = __sync_fetch_and_or(&f->flags, FLOW_COPIED) & ~FLOW_COPIED;
+	if (f->tag != copy->tag)
+		now = 0; /* its memory is of another key by now */
+	if (!err && !(now & ~copy->flags))
+		return 1;
+
+	have = bpf_map_lookup_elem(&service_tcp, key);
+	if (!have || have->tag != copy->tag)
+		return 0;
+	copy->flags |= now;
+	__sync_fetch_and_or(&have->flags, copy->flags);
+	have->used = copy->used;
+	return 1;
+}
+
+/*
+ * Makes the entry of the key one of service_tcp, if it has the flags need. Copies it to copy.
+ * Returns 0 if there is no such entry. service_tcp may have evicted an earlier copy.
  */
 static __noinline int flow_open(
 	const struct flow_key *key, struct flow *copy, __u32 need, __u32 now)
 {
 	struct flow *f = flow_copy(key, bpf_map_lookup_elem(&service_opening, key), copy);
 
+	if (!f)
+		return flow_copy(key, bpf_map_lookup_elem(&service_tcp, key), copy) != 0;
 	/* A RST does not show that the client exists: it goes to any address that a SYN names. */
-	if (!f || (copy->flags & need) != need || copy->flags & FLOW_RST)
+	if ((copy->flags & need) != need || copy->flags & FLOW_RST)
 		return 0;
-	if (copy->flags & FLOW_COPIED)
-		return 1;
 
-	copy->flags |= FLOW_CLIENT_SENT;
 	copy->used = now;
-	if (bpf_map_update_elem(&service_tcp, key, copy, BPF_ANY))
-		return 0;
-	flow_add_flags(f, FLOW_COPIED);
-	return 1;
+	return flow_establish(key, f, copy, 0);
 }
 
 /* Deletes the entry of the key. */

@@ -90,7 +90,7 @@ static __always_inline void reply_entry_forget(struct work *w, __u32 now)
 		flow_expired(w->scratch.entry_key.protocol, &w->scratch.found, now))
 		flow_delete(&w->scratch.entry_key);
 	else
-		flow_add_flags(f, FLOW_SUSPECT);
+		flow_add_flags(&w->scratch.entry_key, f, FLOW_SUSPECT);
 }
 
 /*

@@ -98,20 +98,20 @@ static __always_inline int entry_reusable(const struct work *w, const struct flo
 /*
  * Stores w->out.entry under w->scratch.entry_key, whose entry is have (a copy of it in
  * w->scratch.found), for the same flow. An entry that is there keeps its flags, unless the flow is
- * new. If the flow was established since, it moves to the table of such flows.
+ * new. If the flow was established since, the entry is copied to the table of such flows.
  */
 static __always_inline int entry_store_again(struct work *w, struct flow *have, int kind)
 {
-	if (!kind && !(w->out.flags & ~w->scratch.found.flags & FLOW_CLIENT_SENT)) {
-		have->used = w->out.entry.used;
-		return 1;
-	}
-
 	if (kind)
-		flow_delete(&w->scratch.entry_key);
-	else
-		w->out.entry.flags |= w->scratch.found.flags & ~FLOW_COPIED;
-	return flow_replace(&w->scratch.entry_key, &w->out.entry) == 0;
+		return flow_replace(&w->scratch.entry_key, &w->out.entry) == 0;
+
+	if (w->out.flags & ~w->scratch.found.flags & FLOW_CLIENT_SENT) {
+		w->scratch.found.used = w->out.entry.used;
+		return flow_establish(
+			&w->scratch.entry_key, have, &w->scratch.found, w->out.flags & ~FLOW_FIXED);
+	}
+	have->used = w->out.entry.used;
+	return 1;
 }
 
 /*
@@ -254,9 +254,6 @@ __noinline int entries_store(__u32 now, int kind, int snat)
 
 	w->scratch.entry_key.hook = FLOW_IN;
 	entry_set(w, &w->in.key.src, w->in.key.sport, w->out.flags, now);
-	/* The entry before was new to the client and the backend, so this one is too. */
-	if (kind && !flow_insert(&w->scratch.entry_key, &w->out.entry))
-		return 0;
 	return entry_store(kind) ? 0 : COUNT_PACKET_PORT;
 }
 
@@ -267,7 +264,7 @@ static __always_inline struct flow *entry_add_flags(
 	struct flow *f = flow_read(key, &w->scratch.found);
 
 	if (f)
-		flow_add_flags(f, flags);
+		flow_add_flags(key, f, flags);
 	return f;
 }
 
@@ -303,6 +300,6 @@ __noinline int entries_add_flags(int flags, int snat)
 	w->scratch.entry_key.dport = w->scratch.found.port;
 	f = entry_of_client(w, &w->in.key.src, w->in.key.sport);
 	if (f)
-		flow_add_flags(f, flags);
+		flow_add_flags(&w->scratch.entry_key, f, flags);
 	return 0;
 }

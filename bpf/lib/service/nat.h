@@ -58,7 +58,7 @@ __noinline int nat_source(struct __sk_buff *skb, __u32 network)
 	}
 
 	/* A packet that gets this node's address as its source comes from the client. */
-	flow_add_flags(f, packet_flags(w, w->out.entry.flags & FLOW_SNAT));
+	flow_add_flags(&w->in.key, f, packet_flags(w, w->out.entry.flags & FLOW_SNAT));
 	if (w->out.entry.used != now)
 		f->used = now;
 

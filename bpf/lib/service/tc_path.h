@@ -91,7 +91,7 @@ static __always_inline int tc_reply(
 		return BALANCE_NO_SERVICE;
 	}
 
-	flow_add_flags(f, flags);
+	flow_add_flags(&w->in.key, f, flags);
 	f->used = now;
 	if (!same_link)
 		f->link = skb->ifindex;

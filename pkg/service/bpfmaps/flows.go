@@ -57,6 +57,12 @@ func (t *Table) EachFlow(fn func(Flow) bool) error {
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return err
 	}
+
+	// TCP flows are listed from MapTCP if it has a copy of the entry, which it may have evicted.
+	copied := func(k flowKey, v flowEntry) bool {
+		return v.Flags&flowCopied != 0 && t.maps[MapTCP].Lookup(k, new(flowEntry)) == nil
+	}
+
 	more := true
 	var errs []error
 	for _, name := range []string{MapTCP, MapOpening, MapUDP} {
@@ -65,8 +71,8 @@ func (t *Table) EachFlow(fn func(Flow) bool) error {
 		}
 		errs = append(errs, Each(t, name, func(k flowKey, v flowEntry) bool {
 			idle := int32(uint32(now.Sec) - v.Used)
-			if k.Way != flowIn || v.Flags&flowForward == 0 || v.Flags&(flowClosed|flowCopied) != 0 ||
-				k.Proto == unix.IPPROTO_UDP && idle > flowUDPTimeout {
+			if k.Way != flowIn || v.Flags&flowForward == 0 || v.Flags&flowClosed != 0 ||
+				k.Proto == unix.IPPROTO_UDP && idle > flowUDPTimeout || copied(k, v) {
 				return true
 			}
 			more = fn(Flow{Protocol: k.Proto, Client: addrPort(k.Src, k.Sport),
