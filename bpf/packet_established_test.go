@@ -212,3 +212,36 @@ func TestConnectionsFromAReusedPortBeginAnew(t *testing.T) {
 		}
 	})
 }
+
+// TestForgedSYNEndsNoConnection checks that a SYN with the addresses and ports of an established
+// connection changes nothing, also if the table of opening ones has a stale entry of it. Only the
+// backend can end it then: it has the connection and answers by an ACK.
+func TestForgedSYNEndsNoConnection(t *testing.T) {
+	for name, stale := range map[string]func(*flow){
+		"a copy":            func(*flow) {},
+		"never copied":      func(f *flow) { f.Flags &^= flowCopied | flowReplied },
+		"of a closed one":   func(f *flow) { f.Flags = f.Flags&^flowCopied | flowRST },
+		"ended by both":     func(f *flow) { f.Flags |= flowClientFIN | flowBackendFIN },
+		"of another client": func(f *flow) { f.Tag++ },
+	} {
+		t.Run(name, func(t *testing.T) {
+			connections(t, func(t *testing.T, c fromOutside) {
+				c.opens(t)
+				want := allOf[flowKey, flow](t, c.coll, "service_tcp")
+				for k, f := range allOf[flowKey, flow](t, c.coll, "service_opening") {
+					f.Used -= 90
+					stale(&f)
+					errtest.Must(t, c.coll.Maps["service_opening"].Put(k, f))
+				}
+
+				c.sends(t, tcpSYN)
+				c.answers(t, tcpACK)
+				c.sends(t, tcpACK)
+				c.answers(t, tcpACK)
+				if got := allOf[flowKey, flow](t, c.coll, "service_tcp"); !sameFlows(want, got) {
+					t.Errorf("entries\n%v, want\n%v", got, want)
+				}
+			})
+		})
+	}
+}

@@ -132,21 +132,15 @@ static __always_inline int flow_in_tcp(const struct flow_key *key)
 }
 
 /*
- * Returns the entry of the key, or NULL. syn: the packet has SYN, so that its entry is hardly ever
- * in service_tcp.
+ * Returns the entry of the key, or NULL. service_tcp comes first, also for a SYN: with a stale
+ * entry of service_opening, a forged SYN could end an established connection.
  */
-static __always_inline struct flow *flow_lookup(const struct flow_key *key, int syn)
+static __always_inline struct flow *flow_lookup(const struct flow_key *key)
 {
 	struct flow *f;
 
 	if (key->protocol == PROTO_UDP)
 		return bpf_map_lookup_elem(&service_udp, key);
-
-	if (syn) {
-		f = bpf_map_lookup_elem(&service_opening, key);
-		if (f && !(f->flags & FLOW_COPIED))
-			return f;
-	}
 
 	f = bpf_map_lookup_elem(&service_tcp, key);
 	return f ? f : bpf_map_lookup_elem(&service_opening, key);
@@ -164,16 +158,10 @@ static __always_inline struct flow *flow_copy(
 	return copy->tag == flow_tag(key, copy) ? f : 0;
 }
 
-/* Copies the entry of the key. Returns the entry, or NULL if there is none. syn: see flow_lookup.
- */
-static __noinline struct flow *flow_read_of(const struct flow_key *key, struct flow *copy, int syn)
+/* Copies the entry of the key. Returns the entry, or NULL if there is none. */
+static __noinline struct flow *flow_read(const struct flow_key *key, struct flow *copy)
 {
-	return flow_copy(key, flow_lookup(key, syn), copy);
-}
-
-static __always_inline struct flow *flow_read(const struct flow_key *key, struct flow *copy)
-{
-	return flow_read_of(key, copy, 0);
+	return flow_copy(key, flow_lookup(key), copy);
 }
 
 /* Stores an entry in the table of its flow, as flags of the system call. Sets its tag. */

@@ -47,7 +47,7 @@ __noinline int nat_source(struct __sk_buff *skb, __u32 network)
 	if (!w)
 		return VERDICT_NEXT;
 
-	f = flow_read_of(&w->in.key, &w->out.entry, w->in.tcp_flags & TCP_SYN);
+	f = flow_read(&w->in.key, &w->out.entry);
 	if (!f)
 		return VERDICT_NEXT;
 	if (w->in.key.protocol == PROTO_UDP && flow_expired(PROTO_UDP, &w->out.entry, now))

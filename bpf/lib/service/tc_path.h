@@ -184,7 +184,7 @@ __noinline int tc_find(struct __sk_buff *skb, int link)
 
 	copy = &w->out.entry;
 	w->out.rpf_passed = 0;
-	f = may_have_flow(w) ? flow_read_of(&w->in.key, copy, w->in.tcp_flags & TCP_SYN) : 0;
+	f = may_have_flow(w) ? flow_read(&w->in.key, copy) : 0;
 	if (f && !(copy->flags & FLOW_FORWARD) &&
 		!(w->in.key.protocol == PROTO_UDP && flow_expired(PROTO_UDP, copy, now)))
 		return tc_reply(skb, w, f, now, link);
