@@ -30,7 +30,7 @@ func (o *options) check() error {
 	dir, isFile := strings.CutPrefix(o.store, storeFile)
 	switch {
 	case o.node == "":
-		return errors.New("which node is this? Write --node NAME, as Kubernetes names it")
+		return errors.New("--node NAME is missing: give the name of this node in Kubernetes")
 	case !isFile && o.store != storeKubernetes:
 		return fmt.Errorf("--store %q: want kubernetes or file:DIR", o.store)
 	case isFile && (dir == "" || o.cluster == ""):

@@ -89,7 +89,7 @@ func (w *warner) say(ctx context.Context, notices []driver.Notice) []driver.Noti
 	for i, n := range notices {
 		err := w.warn(ctx, n.Volume, n.Reason, n.Message)
 		if err != nil {
-			w.log.Warn("no event was made at the claim of a volume", "volume", n.Volume,
+			w.log.Warn("could not create an event at the claim of a volume", "volume", n.Volume,
 				"reason", n.Reason, "error", err)
 		}
 		if errors.Is(err, volume.ErrUnavailable) {

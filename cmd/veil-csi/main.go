@@ -104,7 +104,7 @@ func run(ctx context.Context, args []string) error {
 func makeKey(path string) error {
 	err := keyring.CreateFile(path)
 	if errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("make key: %s exists, and is left alone: volumes whose keys it wraps "+
+		return fmt.Errorf("make key: %s exists, and is not overwritten: volumes whose keys it wraps "+
 			"are lost without it", path)
 	}
 	return err

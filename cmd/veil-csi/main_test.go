@@ -83,7 +83,7 @@ func TestKeys(t *testing.T) {
 
 	before := filetest.Read(t, o.keyFile)
 	if err := run(t.Context(), []string{"make-key", o.keyFile}); err == nil ||
-		!strings.Contains(err.Error(), "exists, and is left alone") {
+		!strings.Contains(err.Error(), "exists, and is not overwritten") {
 		t.Errorf("an existing key was overwritten: %v", err)
 	}
 	if after, err := os.ReadFile(o.keyFile); string(after) != string(before) || err != nil {

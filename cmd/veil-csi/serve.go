@@ -110,7 +110,7 @@ func (o *options) resume(ctx context.Context, log *slog.Logger) (fenced []string
 	}
 	set := o.newSet(volume.Config{Engine: dmcrypt.Kernel{}, Log: log, Happened: happened})
 	if err := set.ResumeMarked(ctx); err != nil {
-		log.Warn("mappings that a process left suspended are not all resumed", "error", err)
+		log.Warn("some mappings that an earlier process left suspended could not be resumed", "error", err)
 	}
 	return fenced
 }

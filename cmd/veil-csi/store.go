@@ -60,7 +60,7 @@ func (s states) clusterID(ctx context.Context, log *slog.Logger) (string, error)
 		if err == nil {
 			return id, nil
 		}
-		log.Warn("id of the cluster is not known yet; asking again", "in", again, "error", err)
+		log.Warn("the id of the cluster could not be read yet; trying again", "in", again, "error", err)
 		select {
 		case <-ctx.Done():
 			return "", ctx.Err()

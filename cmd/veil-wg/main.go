@@ -97,11 +97,11 @@ func run(ctx context.Context, args []string) error {
 		"`engine` of the devices: "+strings.Join(worker.Engines, " or "))
 	fs.TextVar(&o.level, "log-level", slog.LevelInfo, "`level` debug, info, warn or error")
 	fs.TextVar(&o.format, "log-format", commandline.LogText, commandline.LogFormatUsage)
-	fs.IntVar(&o.mtu, "mtu", 0, "device only: MTU in `bytes` of a TUN that has to be made")
+	fs.IntVar(&o.mtu, "mtu", 0, "device only: MTU in `bytes`, if the TUN does not exist yet")
 	fs.BoolVar(&o.locked, "locked", false, "device only: file descriptor 3 is the device's lock")
 	fs.BoolVar(&o.takeOver, "takeover", false,
-		"device only: take the device over from the process that serves it; file descriptor 3 "+
-			"is the pipe for the report")
+		"device only: take the device over from the process that serves it, and report the "+
+			"result to the pipe of file descriptor 3")
 	fs.StringVar(&o.instance, "instance", os.Getenv(instanceEnv),
 		"`name` of this veil-wg and its restarts, such as a pod's UID (default $"+instanceEnv+
 			"); a newer instance takes over, an older one waits")
@@ -155,7 +155,7 @@ func run(ctx context.Context, args []string) error {
 
 func serveDevice(ctx context.Context, o options, args []string, log *slog.Logger) error {
 	if len(args) != 1 {
-		return fmt.Errorf("device: want one name, have %q", args)
+		return fmt.Errorf("device: give the name of one device, not %q", args)
 	}
 	d := worker.DeviceOptions{Request: supervisor.Request{Device: args[0], MTU: o.mtu}, Dir: o.dir,
 		Engine: o.engine,

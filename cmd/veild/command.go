@@ -39,7 +39,7 @@ func check(out io.Writer, flags *config.Flags) error {
 	if err := errors.Join(err, underlayErr); err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "configuration and machine are fit for veild")
+	fmt.Fprintln(out, "veild can run with this configuration on this machine")
 	return nil
 }
 
@@ -48,7 +48,7 @@ func cleanup(ctx context.Context, flags *config.Flags) error {
 	if err != nil {
 		// Continue with an invalid configuration, because Kubeveil's objects have fixed names.
 		fmt.Fprintf(os.Stderr,
-			"veild: the configuration cannot be used, cleaning up by the defaults: %v\n", err)
+			"veild: the configuration cannot be used, cleaning up with the defaults: %v\n", err)
 		cfg = config.Default()
 	}
 	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, cfg.LogFormat)

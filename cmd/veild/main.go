@@ -28,7 +28,7 @@ Usage:
   veild check [flags]     report what is wrong with configuration and machine, change nothing
   veild cleanup [flags]   remove Kubeveil's network from this node; storage stays
   veild install-cni FROM TO
-                          copy CNI plugins from a directory to another; cleanup removes them
+                          copy the CNI plugins from one directory to another; cleanup removes them
   veild idle              do nothing until SIGTERM
   veild version
 
@@ -81,7 +81,7 @@ func run(ctx context.Context, args []string) error {
 		return nil
 	}
 
-	return fmt.Errorf("unknown command %q: run, close, check, cleanup, install-cni, idle "+
+	return fmt.Errorf("unknown command %q: write run, close, check, cleanup, install-cni, idle "+
 		"or version", command)
 }
 

@@ -174,8 +174,8 @@ func (f *Files) admit(more int64) error {
 	}
 	room, err := f.room()
 	if err == nil && more > room {
-		err = fmt.Errorf("%w: %d bytes more in %s, where %d are free and neither "+
-			"promised to other volumes nor in reserve (%d %%)",
+		err = fmt.Errorf("%w: %d bytes more in %s, where %d are free, without the space of "+
+			"other volumes and the reserve of %d %%",
 			ErrFull, more, f.Dir, max(room, 0), f.Reserve)
 	}
 	return err

@@ -139,8 +139,8 @@ func (d *Driver) remove(ctx context.Context, set *volume.Set, id string) error {
 		return d.heldBy(ctx, set, id, err)
 	}
 	if r.Why != nil {
-		d.Log.Warn("volume deleted without overwriting what its disk has of the header; its key "+
-			"is destroyed all the same", "volume", id, "why", r.Why)
+		d.Log.Warn("volume deleted and its key destroyed, but the header on its disk could not be "+
+			"overwritten", "volume", id, "why", r.Why)
 	}
 	return set.Forget(ctx, id)
 }
@@ -164,8 +164,8 @@ func topology(node string) *csi.Topology {
 // noMutable refuses all parameters of a VolumeAttributesClass, because the driver supports none.
 func noMutable(given map[string]string) error {
 	for name := range given {
-		return invalid("parameter %q: no parameter of a volume can be changed: use another "+
-			"StorageClass and a clone", name)
+		return invalid("parameter %q: parameters of an existing volume cannot be changed: clone "+
+			"the volume with another StorageClass", name)
 	}
 	return nil
 }
@@ -199,7 +199,7 @@ func (d *Driver) here(r *csi.TopologyRequirement) error {
 		return nil
 	}
 	return &coded{codes.ResourceExhausted, "node " + d.Node +
-		" makes volumes only on itself, and is not among the required nodes"}
+		" creates volumes only on itself, and the request requires other nodes"}
 }
 
 func (d *Driver) isHere(t *csi.Topology) bool { return t.GetSegments()[TopologyKey] == d.Node }
@@ -278,8 +278,8 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 			return st, nil, err
 		}
 		if from == "" || from != st.Request.Node && from != st.Writer {
-			return st, nil, failed("volume %s is on node %s, this is %s; if node %[2]s will not "+
-				"return and its disk is here, let this node take the volume over; "+
+			return st, nil, failed("volume %s is on node %s, and this is node %s; if node %[2]s "+
+				"will not return and its disk is here, let this node take the volume over; "+
 				"if node %[2]s took the volume over, the PersistentVolume still names this node "+
 				"and cannot be changed, so create another PersistentVolume: "+
 				"docs/how-to/a-node-that-is-gone.md", id, st.Request.Node, d.Node)
@@ -294,8 +294,8 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 // request names that node.
 func (d *Driver) mayDelete(ctx context.Context, st volume.State) error {
 	if st.Request.Node != "" && st.Request.Node != d.Node {
-		return failed("volume %s was taken over from node %s: declare that it is of node %s "+
-			"before it is deleted: docs/how-to/a-node-that-is-gone.md", st.Volume,
+		return failed("volume %s was taken over from node %s: before you delete it, declare that "+
+			"it belongs to node %s: docs/how-to/a-node-that-is-gone.md", st.Volume,
 			st.Request.Node, d.Node)
 	}
 	_, err := d.TakeOver(ctx, st.Volume)

@@ -37,7 +37,7 @@ func (d *Driver) CheckDisks(ctx context.Context) error {
 			errs = append(errs, err)
 		case <-ctx.Done():
 			return errors.Join(append(errs,
-				fmt.Errorf("records of disks: some did not answer for %v", recordPatience))...)
+				fmt.Errorf("read records: some disks did not answer for %v", recordPatience))...)
 		}
 	}
 	return errors.Join(errs...)

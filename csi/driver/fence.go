@@ -118,8 +118,9 @@ func (d *Driver) closeOrphans(ctx context.Context, id string, names []string) er
 			}
 		}
 		if err == nil && !closed {
-			d.Log.Warn("mapping is in use, and its volume has no state; end its users, or put "+
-				"the VeilVolume back", "mapping", name, "volume", whose, "open", m.Open)
+			d.Log.Warn("a mapping is in use, but its VeilVolume was deleted: end the pods that "+
+				"use it, or restore the VeilVolume", "mapping", name, "volume", whose, "open",
+				m.Open)
 			d.orphaned(whose)
 		}
 		if !errors.Is(err, volume.ErrInProgress) {

@@ -37,24 +37,24 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 	m := &Metrics{
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "kubeveil_csi_call_seconds",
-			Help:    "How long calls of CSI took, by method and gRPC code.",
+			Help:    "Duration of CSI calls, by method and gRPC code.",
 			Buckets: []float64{0.005, 0.02, 0.1, 0.5, 1.5, 5, 20, 60},
 		}, []string{"method", "code"}),
 		rewrapped: prometheus.NewCounter(
 			prometheus.CounterOpts{Name: "kubeveil_csi_keys_rewrapped_total",
-				Help: "Keys of volumes that were wrapped by another key-encryption key."}),
+				Help: "Keys of volumes that were rewrapped by the current key-encryption key."}),
 		failed: prometheus.NewCounterVec(
 			prometheus.CounterOpts{Name: "kubeveil_csi_upkeep_failures_total",
-				Help: "Rounds of work beside calls that ended with an error."}, []string{"work"}),
+				Help: "Rounds of background work that ended with an error."}, []string{"work"}),
 		trimmed: prometheus.NewCounter(
 			prometheus.CounterOpts{Name: "kubeveil_csi_trimmed_bytes_total",
-				Help: "Free bytes that disks were told of, for volumes with discard: batch."}),
+				Help: "Free bytes that were discarded on disks, of volumes with discard: batch."}),
 	}
 
 	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kubeveil_csi_refused_total",
-		Help: "Calls, and rounds of work beside them, that found a disk which is not what it should " +
-			"be, by what was found.",
+		Help: "Calls and rounds of background work that refused a disk because its content is " +
+			"not as expected, by what was found.",
 	}, []string{"kind"})
 	m.keysAway = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "kubeveil_csi_key_service_failures_total",
@@ -74,28 +74,28 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 	}
 	r.MustRegister(m.calls, m.rewrapped, m.failed, m.trimmed, m.refused, m.keysAway,
 		count("kubeveil_csi_fenced_total",
-			"Mappings that were taken from their users, because another node has the volume.",
+			"Mappings that were fenced, because another node took the volume over.",
 			&d.fenced),
 		count("kubeveil_csi_unsealed_total", "Volumes that were closed without sealing their disk.",
 			&d.unsealed),
-		gauge("kubeveil_csi_mappings", "Mappings of volumes on this node; -1 when device-mapper "+
-			"does not say.", func() float64 {
+		gauge("kubeveil_csi_mappings", "Mappings of volumes on this node; -1 if they cannot be "+
+			"read.", func() float64 {
 			names, err := d.anySet.Engine.List(context.Background(), dmcrypt.NamePrefixAll)
 			if err != nil {
 				return -1
 			}
 			return float64(len(names))
 		}),
-		gauge("kubeveil_csi_orphans", "Mappings that are in use and whose volume has no state.",
+		gauge("kubeveil_csi_orphans", "Mappings in use whose VeilVolume was deleted.",
 			func() float64 {
 				return float64(d.Orphans())
 			}),
-		gauge("kubeveil_csi_staged_unused", "Volumes that were open on this node and published to "+
-			"no pod for ten minutes: the kubelet may have forgotten to unstage them.",
+		gauge("kubeveil_csi_staged_unused", "Volumes that have been open on this node for ten "+
+			"minutes without a pod: the kubelet may have forgotten to unstage them.",
 			func() float64 {
 				return float64(d.StagedUnused())
 			}),
-		gauge("kubeveil_csi_registered", "1 when the kubelet has registered the driver.",
+		gauge("kubeveil_csi_registered", "Whether the kubelet has registered the driver: 1 or 0.",
 			func() float64 {
 				if registered() {
 					return 1

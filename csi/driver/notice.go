@@ -45,13 +45,13 @@ func (d *Driver) Happened(id string, h volume.Happening) {
 	case volume.Fenced:
 		d.fenced.Add(1)
 		d.notice(Notice{Volume: id, Reason: reasonFenced, Message: fmt.Sprintf("another node has "+
-			"taken this volume over: node %s no longer writes to it, and what it wrote since is "+
-			"lost", d.Node)})
+			"taken this volume over: node %s can no longer write to it, and data that it wrote "+
+			"since the takeover is lost", d.Node)})
 	case volume.Unsealed:
 		d.unsealed.Add(1)
 		d.notice(Notice{Volume: id, Reason: reasonUnsealed, Message: fmt.Sprintf("node %s closed "+
-			"this volume without its key: an image of the disk from while it was open will be "+
-			"accepted", d.Node)})
+			"this volume without its key: until the volume is opened again, an older image of its "+
+			"disk from the time when it was open is accepted", d.Node)})
 	}
 }
 
@@ -62,8 +62,8 @@ func (d *Driver) orphaned(id string) {
 		return // Without the volume, its claim cannot be found.
 	}
 	d.notice(Notice{Volume: id, Reason: reasonOrphan, Message: fmt.Sprintf("this volume is in use "+
-		"on node %s, and its VeilVolume is gone: save its data, then end its pods, or put the "+
-		"VeilVolume back", d.Node)})
+		"on node %s, but its VeilVolume was deleted: restore the VeilVolume, or save the data and "+
+		"end the pods", d.Node)})
 }
 
 // refused sends a notice if err, the result of upkeep for a volume, refuses its disk. It sends one

@@ -289,7 +289,7 @@ func TestCreateRefuses(t *testing.T) {
 			"not configured on node node-1"},
 		"mutable parameter": {&csi.CreateVolumeRequest{
 			MutableParameters: map[string]string{"tuning": "latency"}}, codes.InvalidArgument,
-			"can be changed"},
+			"cannot be changed"},
 		"many nodes": {&csi.CreateVolumeRequest{
 			VolumeCapabilities: []*csi.VolumeCapability{many}}, codes.InvalidArgument,
 			"ReadWriteOnce"},

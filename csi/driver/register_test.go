@@ -121,7 +121,7 @@ func TestServeEndsBesideACallThatDoesNot(t *testing.T) {
 	}()
 	<-h.begun
 	stop()
-	if err := <-done; err == nil || !strings.Contains(err.Error(), "still under way") {
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "did not end within") {
 		t.Errorf("%v", err)
 	}
 

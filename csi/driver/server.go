@@ -116,6 +116,6 @@ func serve(ctx context.Context, s *grpc.Server, l net.Listener, patience time.Du
 		return err
 	case <-time.After(patience):
 		go s.Stop()
-		return fmt.Errorf("calls were still under way after %v", patience)
+		return fmt.Errorf("some calls did not end within %v", patience)
 	}
 }

@@ -113,8 +113,8 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	if p.Keys == keyring.NameSecret {
 		// Only a request to stage brings the present and the previous key together.
 		if _, err := set.Rewrap(ctx, st.Volume, keys); err != nil {
-			d.Log.Warn("key of a volume was not wrapped by the secret's present key; keep the "+
-				"previous one in the secret", "volume", st.Volume, "error", err)
+			d.Log.Warn("a volume's key could not be rewrapped by the current key of the Secret: "+
+				"keep the previous key in the Secret", "volume", st.Volume, "error", err)
 		}
 	}
 
@@ -263,7 +263,7 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mount.FS, error) {
 	id := o.State.Volume
 	if o.State.Content != volume.Made {
-		return "", fmt.Errorf("volume %s: %w: by its state the volume was never used", id,
+		return "", fmt.Errorf("volume %s: %w: according to its state, it was never used", id,
 			volume.ErrConflict)
 	}
 	found, err := d.Mounts.Probe(ctx, o.Mapping.Path)
@@ -272,8 +272,8 @@ func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mo
 		return "", fmt.Errorf("volume %s: %w", id, err)
 	case found.FS == "":
 		return "", &coded{codes.DataLoss,
-			fmt.Sprintf("volume %s has been used and holds no known file system (%v): not "+
-				"formatted again; it was a raw block device, or its disk was changed", id,
+			fmt.Sprintf("volume %s has been used but holds no known file system (%v), so it is "+
+				"not formatted: it was a raw block device, or its disk was changed", id,
 				mount.Kinds)}
 	case c.fs != "" && c.fs != found.FS:
 		return "", failed("volume %s: expected file system %s, found %s: set fsType to %[3]s", id,

@@ -166,8 +166,8 @@ func (d *Driver) CheckUnused(ctx context.Context) error {
 		}
 		if now.Sub(found[name]) >= unusedAfter && !u.said[name] {
 			u.said[name] = true
-			d.Log.Warn("volume is open and no pod has it: the kubelet may have forgotten to unstage "+
-				"it; a new pod with its claim, or deleting the claim, closes it",
+			d.Log.Warn("a volume is open, but no pod uses it: the kubelet may have forgotten to "+
+				"unstage it; to close it, run and end a pod with its claim, or delete the claim",
 				"volume", d.strays.volume(name), "mapping", name, "staged", strings.Join(at, ", "))
 		}
 	}

@@ -75,8 +75,8 @@ func (d *Driver) RewrapVolume(ctx context.Context, id string) (changed bool, err
 		return false, err
 	}
 	if p.Keys == keyring.NameSecret {
-		return false, failed("volume %s: its key comes with requests: put the new key beside the "+
-			"old into the secret, and use the volume", id)
+		return false, failed("volume %s: a Secret holds its key-encryption key, which only "+
+			"requests contain: write the new key beside the old into it, and use the volume", id)
 	}
 	return set.Rewrap(ctx, id, d.chain(d.Keys[p.Keys]))
 }

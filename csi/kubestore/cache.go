@@ -99,12 +99,11 @@ func (c *Cache) report(ctx context.Context, err error) {
 		return
 	}
 	if err == nil {
-		c.log.Info("this node's volumes are watched")
+		c.log.Info("this node's volumes are watched again")
 		return
 	}
-	c.log.Warn("this node's volumes cannot be watched; it is tried again, and takeovers are not "+
-		"seen until then",
-		"error", explain("watch volumes", err))
+	c.log.Warn("this node's volumes cannot be watched; until a later attempt succeeds, takeovers "+
+		"are not noticed", "error", explain("watch volumes", err))
 }
 
 func (c *Cache) selector() string {
@@ -120,8 +119,8 @@ func (c *Cache) unselected(err error) bool {
 	if !apierrors.IsBadRequest(err) || c.whole.Swap(true) {
 		return false
 	}
-	c.log.Warn("this node watches the VeilVolumes of all nodes; use Kubernetes 1.31 or newer, and "+
-		"apply manifests/csi/crd", "error", err)
+	c.log.Warn("the API server cannot select VeilVolumes by node, so this node watches all: use "+
+		"Kubernetes 1.31 or newer, and apply manifests/csi/crd", "error", err)
 	return true
 }
 

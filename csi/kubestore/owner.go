@@ -76,8 +76,9 @@ func (s *Store) owners(ctx context.Context, of schema.GroupVersionResource,
 type OwnedError struct{ Volume, Owner string }
 
 func (e *OwnedError) Error() string {
-	return "volume " + e.Volume + " is not destroyed: it is of " + e.Owner + ": delete its claim or " +
-		"snapshot; with the reclaim or deletion policy Retain, set that to Delete first"
+	return "volume " + e.Volume + " is not destroyed, because it belongs to " + e.Owner +
+		": delete its claim or snapshot; if the reclaim or deletion policy is Retain, set it to " +
+		"Delete first"
 }
 
 // CheckNoOwner returns an *OwnedError if the volume or snapshot has an owner.

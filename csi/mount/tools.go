@@ -192,14 +192,14 @@ func (h Host) Check(ctx context.Context, device string, kind FS) error {
 	}
 
 	const uncorrected = 4
-	err = fmt.Errorf("%w; what it found is not written to logs: run e2fsck -fn %s on the node", err,
+	err = fmt.Errorf("%w; its output is not logged: run e2fsck -fn %s on the node to read it", err,
 		device)
 	// A program killed by a signal, for example for lack of memory, has code -1. The code then does
 	// not describe the file system.
 	if code > 0 && code&uncorrected != 0 {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	return fmt.Errorf("%w; it may have wanted more memory than it may take: "+
+	return fmt.Errorf("%w; it may have needed more memory than its limit: "+
 		"docs/storage.md, Memory", err)
 }
 

@@ -90,8 +90,8 @@ func (o *op) giveUp(ctx context.Context) (Closed, error) {
 		return Closed{}, err
 	}
 	o.happened(o.state.Volume, Unsealed)
-	o.log.Warn("volume closed without sealing it: an image of the disk from while it was open "+
-		"will be accepted", "why", why)
+	o.log.Warn("volume closed without sealing it: until it is opened again, an older image of its "+
+		"disk from the time when it was open is accepted", "why", why)
 	return Closed{Why: why}, nil
 }
 

@@ -42,8 +42,8 @@ func (s *Set) FenceByState(ctx context.Context, volume string) error {
 			return err
 		}
 		o.happened(volume, Fenced)
-		o.log.Warn("mapping fenced: another node has taken its volume over; what was written here "+
-			"since is lost", "mapping", name, "node", o.state.Writer)
+		o.log.Warn("mapping fenced: another node has taken its volume over, and data written here "+
+			"since the takeover is lost", "mapping", name, "node", o.state.Writer)
 	}
 
 	if o.state.Writer != o.Node {
@@ -89,8 +89,8 @@ func (s *Set) FenceByDisk(ctx context.Context, volume, name string) error {
 		return err
 	}
 	s.happened(volume, Fenced)
-	s.Log.Warn("mapping fenced: by its disk another node opened the volume since; "+
-		"what was written here since is lost", "volume", volume, "mapping", name, "epoch", epoch,
+	s.Log.Warn("mapping fenced: its disk shows that another node has opened the volume, and data "+
+		"written here since then is lost", "volume", volume, "mapping", name, "epoch", epoch,
 		"found", later)
 	return s.Engine.Remove(ctx, name, true)
 }

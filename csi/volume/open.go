@@ -226,7 +226,7 @@ func (o *op) adopt(ctx context.Context, dev backend.Device,
 		return m, "", nil
 	}
 
-	o.log.Warn("mapping is to be replaced: it is not as it should be", "mapping", present,
+	o.log.Warn("a mapping contradicts the state of its volume and is replaced", "mapping", present,
 		"why", why)
 	return dmcrypt.Mapping{}, present, nil
 }

@@ -47,8 +47,9 @@ func (e *BusyError) Error() string {
 			"there, with a new PersistentVolume (docs/how-to/a-node-that-is-gone.md)", e.Volume,
 			e.Node, e.Holder)
 	}
-	return fmt.Sprintf("volume %s is open on node %s, so not on %s; if that node will not return, "+
-		"take the volume over (docs/how-to/a-node-that-is-gone.md)", e.Volume, e.Holder, e.Node)
+	return fmt.Sprintf("volume %s is open on node %s, so node %s cannot open it; if %[2]s will "+
+		"not return, take the volume over (docs/how-to/a-node-that-is-gone.md)", e.Volume,
+		e.Holder, e.Node)
 }
 
 // TakenError means that an administrator declared the node From gone and moved the volume to the
@@ -56,9 +57,9 @@ func (e *BusyError) Error() string {
 type TakenError struct{ Volume, From, To string }
 
 func (e *TakenError) Error() string {
-	return fmt.Sprintf("volume %s was moved from this node, %s, declared gone, to node %s: run "+
-		"its pods there with a new PersistentVolume, or remove spec.takeOver before %s opens it "+
-		"(docs/how-to/a-node-that-is-gone.md)", e.Volume, e.From, e.To, e.To)
+	return fmt.Sprintf("an administrator declared this node, %s, gone and moved volume %s to node "+
+		"%s: run its pods there with a new PersistentVolume, or remove spec.takeOver before %[3]s "+
+		"opens it (docs/how-to/a-node-that-is-gone.md)", e.From, e.Volume, e.To)
 }
 
 // Phase is the stage of a volume's life.

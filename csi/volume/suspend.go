@@ -74,8 +74,8 @@ func (o *op) resumeWithRetry(ctx context.Context, resume func() error) error {
 	if err == nil || errors.Is(err, dmcrypt.ErrNoMapping) {
 		return err
 	}
-	o.log.Error("cannot resume suspended volume; if it stays suspended run: dmsetup resume MAPPING",
-		"error", err)
+	o.log.Error("cannot resume a suspended volume: if it stays suspended, run dmsetup resume "+
+		"MAPPING", "error", err)
 	return fmt.Errorf("volume %s: %w: %w", o.state.Volume, ErrSuspended, err)
 }
 
@@ -143,12 +143,12 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 	for _, name := range suspended {
 		volume, ok := volumeByName[name]
 		if !ok && unread != nil {
-			errs = append(errs, fmt.Errorf("resume mapping %s: its volume is not among the states "+
-				"that can be read: %w", name, unread))
+			errs = append(errs, fmt.Errorf("resume mapping %s: the state of its volume cannot be "+
+				"read: %w", name, unread))
 			continue
 		}
 		if !ok {
-			s.Log.Warn("suspended mapping is left: it is of no volume that this node has",
+			s.Log.Warn("a mapping stays suspended, because it belongs to no volume of this node",
 				"mapping", name)
 			continue
 		}

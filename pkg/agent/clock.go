@@ -75,18 +75,18 @@ func (l *loop) checkClock(in *inputs) (note string) {
 		back.Round(time.Second))
 	file := in.cfg.KeyFile
 	if l.kube == nil || atomicfile.RequireMemory(file) != nil {
-		return refused + ": give the node another key, and peers its public key"
+		return refused + ": replace the node's private key, and its public key on all other nodes"
 	}
 	if l.clock.pause() > 0 {
-		return refused + fmt.Sprintf("; it was set back less than %v ago, too, and another key follows "+
-			"after that", rekeyPause)
+		return refused + fmt.Sprintf("; veild replaced the key less than %v ago, and replaces it again after "+
+			"that time", rekeyPause)
 	}
 	key, err := wgkey.Replace(file)
 	if err != nil {
-		return fmt.Sprintf("%s; another key cannot be made: %v", refused, err)
+		return fmt.Sprintf("%s; the key cannot be replaced: %v", refused, err)
 	}
-	l.log.Warn("the clock was set back: made another private key, since peers refuse handshakes of "+
-		"the last one", "back", back, "file", file, "public", key.Public())
+	l.log.Warn("the clock was set back, so peers refuse handshakes of this key: replaced the "+
+		"private key", "back", back, "file", file, "public", key.Public())
 	in.key, l.key = key, key
 	l.clock.latest, l.clock.rekeyed = l.clock.now()
 	return ""

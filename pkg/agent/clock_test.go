@@ -29,7 +29,7 @@ func TestClockThatIsSetBackCostsAKey(t *testing.T) {
 		wall, boot = wall.Add(byClock), boot+since
 		before := l.key
 		in := inputs{cfg: config.Config{KeyFile: file}, key: l.key}
-		if note := l.checkClock(&in); named != strings.Contains(note, "another key follows") {
+		if note := l.checkClock(&in); named != strings.Contains(note, "replaces it again") {
 			t.Errorf("%s: note %q", what, note)
 		}
 		if another == (l.key.Public() == before.Public()) || in.key.Public() != l.key.Public() {
@@ -69,7 +69,7 @@ func TestKeyThatCannotBeReplacedIsNamed(t *testing.T) {
 		clock: clock{latest: now.Add(time.Hour),
 			now: func() (time.Time, time.Duration) { return now, time.Hour }}}
 	note := l.checkClock(&inputs{})
-	if !strings.Contains(note, "for 1h0m0s: give the node another key") {
+	if !strings.Contains(note, "for 1h0m0s: replace the node's private key") {
 		t.Errorf("note %q", note)
 	}
 	if d := decide(inputs{clockNote: note}); len(d.notes) != 1 || d.notes[0] != note {

@@ -67,7 +67,7 @@ func (f *flap) hold(now time.Time, in inputs, d decision) (inputs, decision) {
 	in.setLink(*f.fit)
 	d = decide(in)
 	d.notes = append(d.notes,
-		fmt.Sprintf("%s; unless that ends, the node is closed to new pods in %s",
+		fmt.Sprintf("%s; if this lasts, the node refuses new pods in %s",
 			why, (flapLimit-now.Sub(f.since)).Round(time.Second)))
 	return in, d
 }

@@ -41,7 +41,7 @@ func TestALinkThatFlapsDoesNotCloseTheNode(t *testing.T) {
 			for _, after := range []time.Duration{0, time.Second, flapLimit - time.Second} {
 				got, d := f.hold(now.Add(after), away, decide(away))
 				if len(d.problems) > 0 || len(d.notes) != 1 ||
-					!strings.Contains(d.notes[0], "closed to new pods in") {
+					!strings.Contains(d.notes[0], "the node refuses new pods in") {
 					t.Errorf("after %s: problems %q, notes %q", after, d.problems, d.notes)
 				}
 				ip := cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{})

@@ -63,7 +63,7 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 			return err
 		}
 		if err != nil {
-			a.log.Warn("the kernel's changes cannot be watched, and are found by comparing alone",
+			a.log.Warn("changes in the kernel cannot be watched and are found only by comparing",
 				"every", resync, "error", err)
 		} else {
 			for c := range changes {

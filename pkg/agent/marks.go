@@ -66,8 +66,8 @@ func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []st
 	defer c.mu.Unlock()
 	if c.marks.lately(s.Guard.MarksRestored, now) {
 		problems = append(problems, fmt.Sprintf(
-			"another program overwrites the marks of pods' packets (%d restored): in nft list "+
-				"ruleset or iptables-save -t mangle, restrict its rule to its own bits",
+			"another program overwrites the marks of pods' packets (%d restored): find its rule "+
+				"with nft list ruleset or iptables-save -t mangle, and restrict it to its own bits",
 			s.Guard.MarksRestored))
 	}
 
@@ -89,8 +89,8 @@ func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []st
 
 	if lost := c.crossings(s.Guard.Drops, now); lost != "" {
 		problems = append(problems, fmt.Sprintf("packets of the cluster were dropped because "+
-			"they were not in a tunnel (%s): nothing passed in clear; find the route, the rule or "+
-			"the program that sends them past it by the table in docs/operations.md", lost))
+			"they were not in a tunnel (%s), so nothing passed in clear: find the route, rule or "+
+			"program that sends them past the tunnel; veilctl drops shows the packets", lost))
 	}
 	return problems
 }

@@ -125,7 +125,7 @@ func ways(d *decision) []passage.Way {
 // dropped returns a sentence about err with the filters that may drop pods' packets, and the
 // remedy.
 func dropped(err error) string {
-	suspects := []string{"no filter is known that does: look at `nft list ruleset` and " +
+	suspects := []string{"veild found no filter that drops them: look at `nft list ruleset` and " +
 		"`iptables-legacy -S FORWARD`"}
 	if filters, readErr := firewall.Foreign(); readErr == nil && len(filters) > 0 {
 		suspects = nil

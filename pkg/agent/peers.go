@@ -48,8 +48,8 @@ func (a *Agent) sendSingly(ctx context.Context, p pathmtu.Peer) {
 	limited, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
 	if err := a.tunnels.SendSingly(limited, p.Device, p.Name); err != nil {
-		a.log.Warn("the path to a peer loses segmented datagrams, and veil-wg cannot send single ones",
-			"peer", p.Name, "device", p.Device, "err", err)
+		a.log.Warn("the path to a peer loses segmented datagrams, and veil-wg cannot send them "+
+			"one by one", "peer", p.Name, "device", p.Device, "err", err)
 		return
 	}
 	a.log.Warn("the path to a peer loses segmented datagrams: they are sent one by one",

@@ -109,8 +109,8 @@ func decide(in inputs) decision {
 
 	if len(self.PodPrefixes) == 0 {
 		d.problems = append(d.problems,
-			fmt.Sprintf("node %q has no pod prefix (Node.spec.podCIDRs): let the controller "+
-				"manager allocate node CIDRs, or set them", in.cfg.Node))
+			fmt.Sprintf("node %q has no pod prefix (Node.spec.podCIDRs): start "+
+				"kube-controller-manager with --allocate-node-cidrs, or set them", in.cfg.Node))
 		return d
 	}
 
@@ -185,7 +185,7 @@ func datagrams(in inputs) (d *guard.Datagrams, text string) {
 	}
 	if i := slices.IndexFunc(in.table.Peers, unbound); in.synced && i >= 0 {
 		return &guard.Datagrams{Bind: true}, fmt.Sprintf(
-			"anywhere: node %s has a version that sends from "+
+			"anywhere: node %s has an older version, which sends from "+
 				"any of its addresses: upgrade it, or delete its Node", in.table.Peers[i].Name)
 	}
 	d = &guard.Datagrams{Port: uint16(in.cfg.Tunnel.Port), Sources: []netip.Addr{}, Add: !in.synced,
@@ -194,7 +194,7 @@ func datagrams(in inputs) (d *guard.Datagrams, text string) {
 		d.Sources = append(d.Sources, n.TunnelSources()...)
 	}
 	if d.Add {
-		return d, "where they were taken from before; the versions of other nodes are not known yet"
+		return d, "the same sources as before; the versions of other nodes are not known yet"
 	}
 	return d, "believed nodes"
 }
@@ -206,10 +206,10 @@ func absent(in inputs) string {
 		return fmt.Sprintf("node %q is not in the cluster: register it, or set `node` to the name "+
 			"that it has there", in.cfg.Node)
 	case in.cfg.Source.Kind == config.SourceSnapshot:
-		return fmt.Sprintf("nothing has been read from source.file %s yet, and there is no last "+
-			"good table", in.cfg.Source.File)
+		return fmt.Sprintf("source.file %s has not been read yet, and there is no last good table",
+			in.cfg.Source.File)
 	}
-	return "nothing has been heard from the API server yet, and there is no last good table"
+	return "the API server has not sent the nodes yet, and there is no last good table"
 }
 
 // among returns the addresses in addrs that are also in assigned.
@@ -228,8 +228,8 @@ func hostPeers(in inputs, underlay cluster.Families,
 		p := hostnet.Peer{Name: n.Name, PodPrefixes: n.PodPrefixes, NodeAddrs: n.Addresses}
 		endpoint, ok := n.Endpoint(underlay)
 		if !ok {
-			notes = append(notes, fmt.Sprintf("node %s has no endpoint of a family that this "+
-				"node's underlay has: its pods are unreachable", n.Name))
+			notes = append(notes, fmt.Sprintf("node %s has no address of an IP family that this "+
+				"node's underlay has, so its pods are unreachable: add one to its Node", n.Name))
 			peers = append(peers, p)
 			continue
 		}
@@ -237,8 +237,8 @@ func hostPeers(in inputs, underlay cluster.Families,
 		p.MTU = routeMTU(n, endpoint, in, deviceMTU)
 		if p.MTU != 0 && p.MTU < cluster.MinMTU6 && n.PodFamilies().V6 {
 			notes = append(notes, fmt.Sprintf("the path to node %s carries %d bytes inside the "+
-				"tunnel and IPv6 needs %d: its IPv6 pods are unreachable; widen the path", n.Name,
-				p.MTU, cluster.MinMTU6))
+				"tunnel and IPv6 needs %d, so its IPv6 pods are unreachable: raise the MTU of the "+
+				"path", n.Name, p.MTU, cluster.MinMTU6))
 			p.PodPrefixes = slices.DeleteFunc(slices.Clone(p.PodPrefixes),
 				func(x netip.Prefix) bool { return is6(x.Addr()) })
 			p.NodeAddrs = slices.DeleteFunc(slices.Clone(p.NodeAddrs), is6)

@@ -178,11 +178,11 @@ func TestDecideNamesWhatKeepsTheNodeClosed(t *testing.T) {
 		{"nothing was heard of the cluster yet",
 			func(in *inputs) {
 				in.table.Self, in.complete = nil, false
-			}, "nothing has been heard from the API server yet"},
+			}, "the API server has not sent the nodes yet"},
 		{"there is no snapshot yet", func(in *inputs) {
 			in.table.Self, in.complete = nil, false
 			in.cfg.Source = config.Source{Kind: config.SourceSnapshot, File: "/run/s.json"}
-		}, "nothing has been read from source.file /run/s.json yet"},
+		}, "source.file /run/s.json has not been read yet"},
 		{"the node has no pod prefix", func(in *inputs) { in.table.Self.PodPrefixes = nil },
 			"Node.spec.podCIDRs"},
 		{"its addresses are on no link", func(in *inputs) { in.localAddrs = addrs("198.18.0.99") },

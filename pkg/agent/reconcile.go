@@ -272,7 +272,7 @@ func (l *loop) finish(in inputs, d decision, refusals []cluster.Refusal, err err
 
 	for _, p := range problems {
 		if !slices.Contains(l.problems, p) {
-			l.log.Warn("not as it should be", "problem", p)
+			l.log.Warn("new problem of the node", "problem", p)
 		}
 	}
 

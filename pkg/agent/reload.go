@@ -36,8 +36,8 @@ func (a *Agent) watchConfig(ctx context.Context) error {
 // calls it.
 func (a *Agent) takeConfig(next config.Config, err error) {
 	if err != nil {
-		a.noteConfig(fmt.Sprintf("the configuration was changed and is not valid: the old one "+
-			"stays in force, and a restart of veild would fail: %v", err))
+		a.noteConfig(fmt.Sprintf("the changed configuration is not valid: correct it, because "+
+			"veild would not start again with it; until then the old one stays in force: %v", err))
 		return
 	}
 	was := a.config()
@@ -50,8 +50,8 @@ func (a *Agent) takeConfig(next config.Config, err error) {
 	}
 	problem := ""
 	if keys := config.Changed(live, next); len(keys) > 0 {
-		problem = fmt.Sprintf("the configuration changed in %s, which needs a restart of veild: "+
-			"kubectl -n kube-system rollout restart daemonset/veild; no packet is lost",
+		problem = fmt.Sprintf("%s changed in the configuration and needs a restart of veild, "+
+			"which loses no packet: kubectl -n kube-system rollout restart daemonset/veild",
 			strings.Join(keys, ", "))
 	}
 	a.noteConfig(problem)
@@ -61,7 +61,7 @@ func (a *Agent) takeConfig(next config.Config, err error) {
 // string means that there is no problem.
 func (a *Agent) noteConfig(problem string) {
 	if problem != "" && problem != a.view.Load().configProblem {
-		a.log.Warn("not as it should be", "problem", problem)
+		a.log.Warn("new problem of the node", "problem", problem)
 	}
 	a.change(func(v *view) { v.configProblem = problem })
 }

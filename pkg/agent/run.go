@@ -114,8 +114,8 @@ func (a *Agent) moveTableAside(corrupt error) error {
 	if err != nil {
 		return errors.Join(corrupt, err)
 	}
-	a.log.Warn("last good table is corrupt and not used; inspect the moved file, then delete it",
-		"moved", aside, "error", corrupt)
+	a.log.Warn("the last good table is corrupt and not used: inspect the moved file, then delete "+
+		"it", "moved", aside, "error", corrupt)
 	return nil
 }
 

@@ -76,7 +76,7 @@ func (v *view) status() telemetry.Status {
 func inClear(cfg config.Config) []string {
 	out := []string{"masqueraded traffic that leaves the cluster", "host to host traffic"}
 	if open := cfg.OpenNodeRanges(); open != "" {
-		out = append(out, "what pods send to "+open)
+		out = append(out, "traffic from pods to "+open)
 	}
 	return out
 }

@@ -28,13 +28,13 @@ type PodConnections struct {
 
 var (
 	connectionLimitDesc = desc("pod_connections_limit",
-		"How many tracked connections one pod may have opened.")
+		"Maximum number of tracked connections that one pod may have opened.")
 	connectionOpenedDesc = desc("pod_connections",
 		"Tracked connections that a pod opened.", "pod")
 	connectionLimitedDesc = desc("pod_connections_limited",
-		"Tracked connections that a pod opened, of pods that have too many and open no more.", "pod")
+		"Tracked connections that a pod opened, only for pods that reached the limit.", "pod")
 	connectionDroppedDesc = desc("pod_connections_dropped_total",
-		"Packets with which pods with too many tracked connections would have opened more.")
+		"Packets that were dropped because they would have opened connections above a pod's limit.")
 
 	connectionDescs = []*prometheus.Desc{connectionLimitDesc, connectionOpenedDesc,
 		connectionLimitedDesc, connectionDroppedDesc}

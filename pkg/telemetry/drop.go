@@ -84,8 +84,9 @@ type DropSamples struct {
 
 var (
 	dropsSkippedDesc = desc("drop_samples_skipped_total",
-		"Dropped packets that veilctl drops does not show, because their reason or their pod had "+
-			"more than its share, by reason. A packet counts up to one scrape late.", "reason")
+		"Dropped packets that veilctl drops does not show, because their reason or their pod "+
+			"exceeded its share of the samples, by reason. A packet counts up to one scrape late.",
+		"reason")
 	dropDescs = []*prometheus.Desc{dropsSkippedDesc}
 )
 

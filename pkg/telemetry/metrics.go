@@ -35,14 +35,13 @@ func NewMetrics(snapshot Snapshot, perPeer bool) *Metrics {
 		policing: newPolicyProgramming(),
 		add: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: "cni", Name: "add_duration_seconds",
-			Help: "Time that the CNI plugin took for a successful ADD, as it noted it in the " +
-				"pod's record.",
+			Help:    "Duration of successful ADDs of the CNI plugin, from the records of pods.",
 			Buckets: []float64{.01, .02, .03, .05, .075, .1, .15, .25, .5, 1, 2.5, 5, 10},
 		}),
 		apply: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: "table", Name: "apply_duration_seconds",
-			Help: "Time that it took to make the kernel match a table revision, failures " +
-				"included.",
+			Help: "Duration of attempts to make the kernel match a table revision, failed " +
+				"attempts included.",
 			Buckets: []float64{.001, .0025, .005, .01, .02, .05, .1, .25, .5, 1, 2.5, 5},
 		}),
 		applyErrors: prometheus.NewCounter(prometheus.CounterOpts{
@@ -52,7 +51,8 @@ func NewMetrics(snapshot Snapshot, perPeer bool) *Metrics {
 		}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: "metrics", Name: "refused_total",
-			Help: "Requests for metrics whose answer would have crossed the network in clear.",
+			Help: "Requests for metrics that were refused because the answer would have crossed " +
+				"the network in clear.",
 		}),
 	}
 
@@ -87,23 +87,24 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	buildInfoDesc = desc("build_info", "One, with the version of veild.", "version")
+	buildInfoDesc = desc("build_info", "Always 1; the label is the version of veild.", "version")
 	blockedDesc   = desc("plaintext_blocked_total",
 		"Packets that the guard dropped because they would have crossed the network in clear, "+
 			"by reason.", "reason")
 	marksDesc = desc("marks_restored_total",
-		"Packets of pods and tunnels whose mark another program had overwritten.")
+		"Packets of pods and tunnels whose mark the guard restored, because another program had "+
+			"overwritten it.")
 	guardDesc      = desc("guard_in_force", "Whether the plaintext guard is in force: 1 or 0.")
 	guardLinksDesc = desc("guard_links", "Interfaces that the guard is attached to.")
-	revisionDesc   = desc("table_revision", "Newest table revision that the source yielded.")
+	revisionDesc   = desc("table_revision", "Newest table revision of the source.")
 	appliedDesc    = desc("table_applied_revision", "Table revision that the kernel matches.")
 	lagDesc        = desc("table_lag_seconds",
-		"For how long the kernel has been behind the source; 0 when it is not.")
-	sourceDesc   = desc("source_synced", "Whether the source has listed everything: 1 or 0.")
+		"Time since when the kernel has not matched the newest table revision; 0 if it matches.")
+	sourceDesc   = desc("source_synced", "Whether the source has listed all nodes: 1 or 0.")
 	refusalsDesc = desc("claims_refused",
-		"Claims of nodes that are not believed at the moment, by node.", "node")
+		"Claims that veild refuses at the moment, by the node that made them.", "node")
 	problemsDesc = desc("problems",
-		"Sentences that veilctl status shows under problems at the moment.")
+		"Problems that veilctl status shows at the moment.")
 	podsDesc        = desc("pods", "Pod interfaces attached on this node.")
 	podMTUDesc      = desc("pod_mtu_bytes", "MTU of pods.")
 	underlayMTUDesc = desc("underlay_mtu_bytes", "MTU of the underlay.")
@@ -111,7 +112,7 @@ var (
 		"Whether the tunnel device exists, is up and answers: 1 or 0.", "device", "kind")
 	deviceDropsDesc = desc("tunnel_dropped_total",
 		"Packets that veil-wg with the engine kubeveil dropped, and requests that it refused, by "+
-			"reason; reasons that did not occur are absent.", "device", "reason")
+			"reason. A reason that did not occur has no series.", "device", "reason")
 	offloadDesc = desc("tunnel_offload",
 		"Whether veil-wg with the engine kubeveil uses an offload: 1 or 0.", "device", "offload")
 	singlyDesc = desc("tunnel_peers_sent_singly",

@@ -11,29 +11,31 @@ var (
 	narrowDesc = desc("peers_narrow",
 		"Other nodes whose routes have a smaller MTU than the tunnel device.")
 	handshakesDesc = desc("peers_oldest_handshake_seconds",
-		"Time since the oldest last handshake with a peer that had one.")
+		"Time since the last handshake with a peer, the longest of all peers that had a handshake.")
 	silenceDesc = desc("peers_longest_silence_seconds",
-		"For how long a peer in state silent has not answered, of all the longest; 0 when none is.")
+		"Time since when a peer in state silent has not answered, the longest of all such peers; "+
+			"0 if no peer is silent.")
 	receivedDesc = desc("tunnel_receive_bytes_total",
-		"Bytes received through the tunnel device from the peers that it has; less when a peer "+
+		"Bytes received through the tunnel device from its current peers. It falls when a peer "+
 			"is removed.", "device")
 	sentDesc = desc("tunnel_transmit_bytes_total",
-		"Bytes sent through the tunnel device to the peers that it has; less when a peer "+
+		"Bytes sent through the tunnel device to its current peers. It falls when a peer "+
 			"is removed.", "device")
 
 	peerHandshakeDesc = desc("peer_last_handshake_timestamp_seconds",
-		"When the last handshake with the peer completed, Unix time; 0 if none has. With "+
+		"Unix time of the last handshake with the peer; 0 if there was none. Only with "+
 			"metricsPeers.", "peer", "device")
 	peerSilenceDesc = desc("peer_silence_seconds",
-		"For how long the peer has not answered what was sent to it; 0 when it does or need not. "+
-			"With metricsPeers.", "peer", "device")
+		"Time since when the peer has not answered packets to it; 0 if it answers or nothing was "+
+			"sent to it. Only with metricsPeers.", "peer", "device")
 	peerReceivedDesc = desc("peer_receive_bytes_total",
-		"Bytes received from the peer through the tunnel. With metricsPeers.", "peer", "device")
+		"Bytes received from the peer through the tunnel. Only with metricsPeers.", "peer",
+		"device")
 	peerSentDesc = desc("peer_transmit_bytes_total",
-		"Bytes sent to the peer through the tunnel. With metricsPeers.", "peer", "device")
+		"Bytes sent to the peer through the tunnel. Only with metricsPeers.", "peer", "device")
 	peerMTUDesc = desc("peer_mtu_bytes",
-		"MTU of the routes to the peer, where it is narrower than the device's. With metricsPeers.",
-		"peer", "device")
+		"MTU of the routes to the peer, if it is smaller than the MTU of the device. Only with "+
+			"metricsPeers.", "peer", "device")
 
 	peerDescs = []*prometheus.Desc{
 		peersDesc, narrowDesc, handshakesDesc, silenceDesc, receivedDesc, sentDesc,

@@ -53,24 +53,24 @@ type IgnoredAddrs struct {
 
 var (
 	policyListedDesc = desc("policy_listed",
-		"1 once pods, namespaces and network policies were listed.")
+		"Whether pods, namespaces and network policies were listed since veild began: 1 or 0.")
 	policyPoliciesDesc    = desc("policy_policies", "Network policies that select a pod of this node.")
 	policyNotEnforcedDesc = desc("policy_not_enforced",
 		"Network policies that select a pod of this node and deny more than is written, by kind.",
 		"kind")
-	policyGroupsDesc   = desc("policy_groups", "Groups of pods that are judged the same way.")
+	policyGroupsDesc   = desc("policy_groups", "Groups of pods to which the same policies apply.")
 	policyElementsDesc = desc("policy_elements", "Elements of the sets of peers.")
-	policyMembersDesc  = desc("policy_members", "Pods of this node that are judged.")
+	policyMembersDesc  = desc("policy_members", "Pods of this node to which policies apply.")
 	policyPendingDesc  = desc("policy_pending_pods",
-		"Pods of this node that are mute because it is not known how to judge them.")
+		"Pods of this node that are mute, because their policies are not known yet.")
 	policyIgnoredDesc = desc("policy_ignored_addresses",
-		"Addresses that pods of the cluster claim and that network policies take for no pod's, by "+
-			"reason: outside_prefix is outside the pod prefixes of the pod's node, shared is "+
-			"claimed by several pods.", "reason")
+		"Addresses that pods of the cluster claim, but that network policies do not accept as "+
+			"pods' addresses, by reason: outside_prefix (outside the pod prefixes of the pod's "+
+			"node) or shared (claimed by several pods).", "reason")
 	policyRevokedDesc = desc("policy_revoked_connections_total",
-		"Known connections that were deleted because they are no longer allowed.")
+		"Known connections that were deleted because a changed policy no longer allows them.")
 	policyDroppedDesc = desc("policy_dropped_total",
-		"Packets that network policies did not allow, by reason.", "reason")
+		"Packets that network policies dropped, by reason.", "reason")
 
 	policyDescs = []*prometheus.Desc{policyListedDesc, policyPoliciesDesc,
 		policyNotEnforcedDesc, policyGroupsDesc, policyElementsDesc, policyMembersDesc,
@@ -104,8 +104,8 @@ func collectPolicy(p *Policy, gauge func(*prometheus.Desc, float64, ...string),
 func newPolicyProgramming() prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
 		Namespace: namespace, Subsystem: "policy", Name: "programming_duration_seconds",
-		Help: "Time from when a change of pods, namespaces or network policies came from the API " +
-			"server to when it was in force; of changes that are made together, the first one's.",
+		Help: "Time from the arrival of a change of pods, namespaces or network policies until " +
+			"it is in force. Changes that are made together count once, from the first arrival.",
 		Buckets: []float64{.001, .002, .003, .005, .0075, .01, .025, .05, .1, .25, .5, 1, 2.5},
 	})
 }

@@ -225,10 +225,10 @@ func fetch(ctx context.Context, path, method, page string, posted []byte) ([]byt
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("veild does not run on this node: nothing listens on %s. If it ran "+
-			"since boot, data path and guard stay in force: %w", path, err)
+		return nil, fmt.Errorf("veild does not run on this node: no process listens on %s. If it "+
+			"ran since boot, data path and guard stay in force: %w", path, err)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("the admin socket is for root: %w", err)
+		return nil, fmt.Errorf("only root may use the admin socket: run veilctl as root: %w", err)
 	case err != nil:
 		return nil, fmt.Errorf("ask veild: %w", err)
 	}
@@ -239,7 +239,7 @@ func fetch(ctx context.Context, path, method, page string, posted []byte) ([]byt
 		return nil, fmt.Errorf("ask veild: %w", err)
 	}
 	if len(body) > maxStatus {
-		return nil, fmt.Errorf("ask veild: its answer has more than %d MiB", maxStatus>>20)
+		return nil, fmt.Errorf("the answer of veild is longer than %d MiB", maxStatus>>20)
 	}
 
 	text := strings.TrimSpace(string(body[:min(len(body), maxReason)]))
@@ -250,7 +250,7 @@ func fetch(ctx context.Context, path, method, page string, posted []byte) ([]byt
 		return nil, fmt.Errorf("%w: %s", ErrNoPage, text)
 	}
 
-	return nil, fmt.Errorf("ask veild: %s: %s", resp.Status, text)
+	return nil, fmt.Errorf("veild answered %s: %s", resp.Status, text)
 }
 
 // DecodeStatus reads the JSON of a Status; fields that a newer veild added are ignored.

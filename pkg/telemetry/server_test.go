@@ -159,7 +159,7 @@ func TestFetchOfAnAnswerThatIsTooLong(t *testing.T) {
 		"/v1/long": func(*http.Request) (any, error) { return strings.Repeat("x", maxStatus), nil },
 	}))
 	if _, err := FetchPage(context.Background(), path, "/v1/long"); err == nil ||
-		!strings.Contains(err.Error(), "more than 64 MiB") {
+		!strings.Contains(err.Error(), "longer than 64 MiB") {
 		t.Errorf("got %v", err)
 	}
 }

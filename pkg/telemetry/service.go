@@ -109,39 +109,42 @@ type APIClosed struct {
 }
 
 var (
-	servicesDesc       = desc("services", "Services that are known.")
+	servicesDesc       = desc("services", "Services in the table of services.")
 	servicesListedDesc = desc("services_listed",
 		"Whether services were listed since veild began: 1 or 0.")
 	serviceEntriesDesc = desc("service_table_entries",
 		"Entries of the table of services in use, by map.", "table")
 	serviceLimitDesc = desc("service_table_limit",
-		"Entries of the table of services that there is room for, by map.", "table")
+		"Maximum number of entries of the table of services, by map.", "table")
 	serviceChosenDesc = desc("service_connections_total",
-		"Connections and flows of datagrams to services for which a backend was chosen, by where.",
+		"Connections and UDP flows to services for which a backend was chosen, by where: at a "+
+			"socket or at a packet.",
 		"where", "protocol")
 	serviceRefusedDesc = desc("service_refused_total",
-		"Connections and datagrams to services that were refused, by where and reason.", "where",
-		"reason")
+		"Connections and datagrams to services that were refused, by where (at a socket or at a "+
+			"packet) and reason.", "where", "reason")
 	serviceFailuresDesc = desc("service_table_errors_total",
 		"Attempts to write the table of services that failed in part or whole.")
-	serviceProblemsDesc = desc("service_problems", "Services that are not served as they ask.")
-	serviceLeftOutDesc  = desc("service_objects_left_out",
-		"Services and EndpointSlices that are not served, because their namespace asks for more "+
-			"than its share of the table.", "kind", "namespace")
+	serviceProblemsDesc = desc("service_problems",
+		"Services that are not served as their objects request.")
+	serviceLeftOutDesc = desc("service_objects_left_out",
+		"Services and EndpointSlices that are not served, because their namespace exceeds its "+
+			"share of the table.", "kind", "namespace")
 	apiServerDesc      = desc("api_server_up", "Whether an API server answers: 1 or 0.", "server")
 	apiConnectionsDesc = desc("api_connections",
 		"Connections of the node and its pods to an API server, counted every 30 s.", "server")
 	apiStateDesc = desc("api_server_state",
-		"1 for the state of an API server, which decides about new connections: unknown, good, "+
-			"slow, hangs, not_ready, certificate (it cannot be verified) or silent.", "server", "state")
+		"1 for the state of an API server, which decides whether it gets new connections: "+
+			"unknown, good, slow, hangs, not_ready, certificate (it cannot be verified) or "+
+			"silent.", "server", "state")
 	apiFrontendDesc = desc("api_frontend_servers",
-		"API servers that an address of services.apiFrontends leads to; 0 if it is not translated.",
-		"frontend")
+		"API servers to which an address of services.apiFrontends is translated; 0 if it is not "+
+			"translated.", "frontend")
 	apiTripDesc = desc("api_server_round_trip_seconds",
-		"Round trip of pings to an API server, smoothed.", "server")
+		"Smoothed round-trip time of pings to an API server.", "server")
 	apiClosedDesc = desc("api_connections_closed_total",
-		"Connections to API servers without an answer that veild closed: those that waited for one "+
-			"and the rest.", "which")
+		"Connections to API servers that do not answer, which veild closed: waiting (connecting, "+
+			"or with data not acknowledged) or rest.", "which")
 	serviceDescs = []*prometheus.Desc{
 		servicesDesc, servicesListedDesc, serviceEntriesDesc, serviceLimitDesc, serviceChosenDesc,
 		serviceRefusedDesc, serviceLeftOutDesc,
@@ -192,8 +195,8 @@ func collectServices(s *Services, gauge func(*prometheus.Desc, float64, ...strin
 func newProgramming() prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
 		Namespace: namespace, Subsystem: "service", Name: "programming_duration_seconds",
-		Help: "Time from when a change of services or endpoints came from the API server to " +
-			"when it was in force; of changes that are made together, the first one's.",
+		Help: "Time from the arrival of a change of services or endpoints until it is in force. " +
+			"Changes that are made together count once, from the first arrival.",
 		Buckets: []float64{.0005, .001, .002, .003, .005, .0075, .01, .025, .05, .1, .25, .5, 1,
 			2.5},
 	})

@@ -218,7 +218,7 @@ func (s Status) Faults(now time.Time) (faults []string) {
 		switch p.State {
 		case PeerSilent:
 			faults = append(faults, fmt.Sprintf("peer %s has not answered for %s: it is down, or "+
-				"UDP does not pass", p.Name, silentFor(p, now).Round(time.Second)))
+				"the network drops UDP", p.Name, silentFor(p, now).Round(time.Second)))
 		case PeerKeyless:
 			faults = append(faults, fmt.Sprintf("peer %s has no key: start veild there", p.Name))
 		}

@@ -136,7 +136,7 @@ func (p *Placer) Run(ctx context.Context) {
 		},
 		Report: func(err error) {
 			if err != nil && !away && ctx.Err() == nil {
-				p.log.Warn("claims cannot be watched; it is tried again", "error", err)
+				p.log.Warn("claims cannot be watched; trying again", "error", err)
 			}
 			away = err != nil
 		},
@@ -247,8 +247,8 @@ func (p *Placer) put(obj any) error {
 	if had == nil {
 		if p.count[name.Namespace] >= maxWaiting {
 			if !p.dropped {
-				p.log.Warn("too many claims for copies wait for a node; the others of the namespace "+
-					"wait for these", "namespace", name.Namespace, "most", maxWaiting)
+				p.log.Warn("too many claims for copies wait for a node; other claims of the "+
+					"namespace wait for these", "namespace", name.Namespace, "most", maxWaiting)
 			}
 			p.dropped = true
 			return nil

@@ -43,7 +43,7 @@ func TestFlapOfTheUplinkClosesNothing(t *testing.T) {
 	}
 
 	setUplink(ctx, t, l, false)
-	waitProblem(ctx, t, n1, "the node is closed to new pods in")
+	waitProblem(ctx, t, n1, "the node refuses new pods in")
 	stays("while the link is down")
 	setUplink(ctx, t, l, true)
 	noProblems(ctx, t, n1)

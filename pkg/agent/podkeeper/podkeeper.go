@@ -228,7 +228,7 @@ func (k *Keeper) show(count int, errs []error) {
 	}
 	for _, p := range problems {
 		if !slices.Contains(k.seen.Load().Problems, p) {
-			k.log.Warn("not as it should be", "problem", p)
+			k.log.Warn("new problem of the node", "problem", p)
 		}
 	}
 	k.seen.Store(&Seen{Count: count, Problems: problems})

@@ -83,7 +83,7 @@ func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
 	k.publish(func(f *inForce) { f.status, f.problems, f.failed = s, problems, err })
 	for _, p := range problems {
 		if !slices.Contains(old, p) {
-			k.log.Warn("not as it should be", "problem", p)
+			k.log.Warn("new problem of the node", "problem", p)
 		}
 	}
 }

@@ -32,7 +32,7 @@ func (f *Feature) openAPIPath() error {
 // goWithoutAPIPath leaves API servers to the other proxy. err is the reason, which it logs.
 func (f *Feature) goWithoutAPIPath(err error) error {
 	f.noAPIPath = NoAPIPath(err)
-	f.o.Log.Warn("not as it should be", "problem", f.noAPIPath)
+	f.o.Log.Warn("new problem of the node", "problem", f.noAPIPath)
 	closeErr := f.Close()
 	f.table, f.links, f.keeper = nil, nil, nil
 	return errors.Join(closeErr, f.remove())

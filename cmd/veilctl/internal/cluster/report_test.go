@@ -65,7 +65,7 @@ node-3   ?      -        -           -       -     seen by 0  -     -         -
 
 control: no pod of veild, but peers hear from it, so its veild runs outside of a pod: run veilctl status on the node
 node-2: it is not ready for pods: it waits for first apply done
-node-2: peer node-1 has not answered for 0s: it is down, or UDP does not pass
+node-2: peer node-1 has not answered for 0s: it is down, or the network drops UDP
 node-3: container veild waits, CrashLoopBackOff
 node-3: last message of veild: veild: clusterRanges: no range is given
 node-3: its Node is not Ready: KubeletNotReady: cni plugin not initialized

@@ -52,7 +52,7 @@ func cleanupConfig(file string, problems io.Writer) config.Config {
 	cfg, err := config.Load(file)
 	if err != nil {
 		fmt.Fprintf(problems,
-			"veilctl: the configuration cannot be used, cleaning up by the defaults: %v\n", err)
+			"veilctl: the configuration cannot be used, cleaning up with the defaults: %v\n", err)
 		return config.Default()
 	}
 	return cfg

@@ -22,7 +22,7 @@ func TestCleanupWorksWithABrokenConfiguration(t *testing.T) {
 		"no file":     {"", abi.CNIConfDir, ""},
 		"a good file": {good, "/etc/other", ""},
 		"a typo":      {good + "mtuu: 3\n", abi.CNIConfDir, "mtuu: unknown key"},
-		"no YAML":     {"a: [", abi.CNIConfDir, "cleaning up by the defaults"},
+		"no YAML":     {"a: [", abi.CNIConfDir, "cleaning up with the defaults"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := ""

@@ -48,7 +48,7 @@ func TestVolumeWithoutAnOwnerIsDestroyedByItsNode(t *testing.T) {
 			asked: true},
 		"its node is gone": {name: "pvc-1", want: "node node-1 is gone: leave --no-owner out"},
 		"it has a snapshot's content": {nodes: []runtime.Object{up}, name: "snap-1",
-			want: "it is of VolumeSnapshotContent/content-1"},
+			want: "it belongs to VolumeSnapshotContent/content-1"},
 		"it is new": {nodes: []runtime.Object{up}, name: "pvc-1",
 			edit: func(o *unstructured.Unstructured) {
 				o.SetCreationTimestamp(metav1.NewTime(time.Now().Add(-orphanAge + time.Minute)))
@@ -67,7 +67,7 @@ func TestVolumeWithoutAnOwnerIsDestroyedByItsNode(t *testing.T) {
 					t.Errorf("the node destroys what has an owner: %v", err)
 				}
 				return nil
-			}, asked: true, want: "it is of PersistentVolume/back"},
+			}, asked: true, want: "it belongs to PersistentVolume/back"},
 	} {
 		t.Run(situation, func(t *testing.T) {
 			l := newUnowned(t, c.nodes...)
