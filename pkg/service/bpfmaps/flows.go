@@ -3,9 +3,12 @@ package bpfmaps
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
 // Flow is a flow of the flow tables, by its forward entry.
@@ -39,24 +42,29 @@ type flowEntry struct {
 	Link  uint32
 }
 
-// Parts of entries (enum flow_hook, FLOW_*, and a timeout of bpf/lib/service/conntrack.h).
+// Parts of entries (enum flow_hook and FLOW_* of bpf/lib/service/flow.h).
 const (
 	flowIn         = 0
+	flowOut        = 1
 	flowForward    = 1
 	flowSNAT       = 2
-	flowClosed     = 4 | 8 // by the client's FIN or a RST
+	flowClientFIN  = 4
+	flowRST        = 8
 	flowClientSent = 16
+	flowReplied    = 32
+	flowBackendFIN = 128
 	flowCopied     = 512
-	flowUDPTimeout = 120 // seconds
 )
 
-// EachFlow calls fn with each flow that its client has not closed, until fn returns false. It may
-// miss flows that begin meanwhile. The table must have been opened with Config.Links.
+// EachFlow calls fn with each flow that is not over, until fn returns false. A flow is over if it
+// had no packet for the timeout of its state, see flowTimeouts. EachFlow may miss flows that begin
+// meanwhile. The table must have been opened with Config.Links.
 func (t *Table) EachFlow(fn func(Flow) bool) error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return err
 	}
+	timeouts := readFlowTimeouts()
 
 	// TCP flows are listed from MapTCP if it has a copy of the entry, which it may have evicted.
 	copied := func(k flowKey, v flowEntry) bool {
@@ -70,18 +78,86 @@ func (t *Table) EachFlow(fn func(Flow) bool) error {
 			break
 		}
 		errs = append(errs, Each(t, name, func(k flowKey, v flowEntry) bool {
-			idle := int32(uint32(now.Sec) - v.Used)
-			if k.Way != flowIn || v.Flags&flowForward == 0 || v.Flags&flowClosed != 0 ||
-				k.Proto == unix.IPPROTO_UDP && idle > flowUDPTimeout || copied(k, v) {
+			if k.Way != flowIn || v.Flags&flowForward == 0 || copied(k, v) {
+				return true
+			}
+
+			flags, used := v.Flags, v.Used
+			if k.Proto != unix.IPPROTO_UDP {
+				flags, used = t.withReplies(k, v)
+			}
+			// Signed: another processor may have used it in a later second than now.
+			if int32(uint32(now.Sec)-used) > timeouts.of(k.Proto, flags) {
 				return true
 			}
 			more = fn(Flow{Protocol: k.Proto, Client: addrPort(k.Src, k.Sport),
 				Service: addrPort(k.Dst, k.Dport), Backend: addrPort(v.Addr, v.Port),
-				SNAT: v.Flags&flowSNAT != 0, Established: v.Flags&flowClientSent != 0})
+				SNAT: v.Flags&flowSNAT != 0, Established: v.Flags&(flowClientSent|flowCopied) != 0})
 			return more
 		}))
 	}
 	return errors.Join(errs...)
+}
+
+// withReplies returns the flags of both ends of a TCP flow, and when an end last sent a packet. k
+// and v are its forward entry, which has the flags of the client. The egress reply entry has the
+// flags of the backend.
+func (t *Table) withReplies(k flowKey, v flowEntry) (flags, used uint32) {
+	key := flowKey{Src: v.Addr, Sport: v.Port, Dst: k.Src, Dport: k.Sport, Proto: k.Proto, Way: flowOut}
+	for _, name := range []string{MapTCP, MapOpening} {
+		var r flowEntry
+		if t.maps[name].Lookup(key, &r) != nil || r.Addr != k.Dst || r.Port != k.Dport {
+			continue
+		}
+		if used = v.Used; int32(r.Used-used) > 0 {
+			used = r.Used
+		}
+		return v.Flags | r.Flags, used
+	}
+	return v.Flags, v.Used
+}
+
+// flowTimeouts are the times in seconds for which a flow without packets is not over. For TCP, they
+// are the timeouts of conntrack. Only a half-closed connection counts for at least an hour, like in
+// the programs, because the end that has not closed may still send.
+type flowTimeouts struct {
+	udp, synSent, synReceived, established, halfClosed, timeWait, closed int32
+}
+
+// readFlowTimeouts reads the kernel's timeouts. It uses the kernel's defaults for those that cannot
+// be read.
+func readFlowTimeouts() flowTimeouts {
+	read := func(state string, normal int32) int32 {
+		n, err := sysctl.ReadNumber("netfilter/nf_conntrack_tcp_timeout_" + state)
+		if err != nil || n > math.MaxInt32 {
+			return normal
+		}
+		return int32(n)
+	}
+	return flowTimeouts{udp: 120, synSent: read("syn_sent", 120), synReceived: read("syn_recv", 60),
+		established: read("established", 5*24*3600),
+		halfClosed:  max(read("fin_wait", 120), read("close_wait", 60), 3600),
+		timeWait:    read("time_wait", 120), closed: read("close", 10)}
+}
+
+// of returns the timeout of a flow whose ends have these flags.
+func (t flowTimeouts) of(protocol uint8, flags uint32) int32 {
+	const bothFIN, established = flowClientFIN | flowBackendFIN, flowClientSent | flowCopied
+	switch {
+	case protocol == unix.IPPROTO_UDP:
+		return t.udp
+	case flags&flowRST != 0:
+		return t.closed
+	case flags&bothFIN == bothFIN:
+		return t.timeWait
+	case flags&established != 0 && flags&bothFIN != 0:
+		return t.halfClosed
+	case flags&established != 0:
+		return t.established
+	case flags&flowReplied != 0:
+		return t.synReceived
+	}
+	return t.synSent
 }
 
 func addrPort(a [16]byte, port [2]byte) netip.AddrPort {

@@ -1,8 +1,9 @@
 package link
 
 import (
-	"net/netip"
+	"net"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -11,9 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
-// Flows of services are listed with their ends, also flows past netfilter. A closed flow is not
-// listed.
-func TestFlowsAreListedUntilTheyAreClosed(t *testing.T) {
+// Flows of services are listed with their ends, also flows past netfilter. A connection that one end
+// has closed is listed, because the other end may still send.
+func TestFlowsAreListedUntilTheyAreOver(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)
 		for i, to := range clusterAt {
@@ -24,17 +25,18 @@ func TestFlowsAreListedUntilTheyAreClosed(t *testing.T) {
 
 		var got []string
 		errtest.Must(t, r.EachFlow(func(f bpfmaps.Flow) bool {
-			if f.Protocol != unix.IPPROTO_UDP || !f.Client.IsValid() {
-				t.Errorf("flow %+v, want UDP with a client", f)
+			if !f.Client.IsValid() || f.Protocol == unix.IPPROTO_TCP && !f.Established {
+				t.Errorf("flow %+v, want a client, and TCP established", f)
 			}
 			got = append(got, f.Service.String()+" "+f.Backend.Addr().String())
 			return true
 		}))
 		var want []string
 		for i := range clusterAt {
-			for _, service := range []string{clusterAt[i], outsideAt[i]} {
-				want = append(want, netip.AddrPortFrom(netip.MustParseAddr(service), 53).String()+
-					" "+otherAt[i])
+			for _, service := range []string{clusterAt[i] + " 53", outsideAt[i] + " 53",
+				outsideAt[i] + " 80"} {
+				addr, port, _ := strings.Cut(service, " ")
+				want = append(want, net.JoinHostPort(addr, port)+" "+otherAt[i])
 			}
 		}
 		slices.Sort(got)
