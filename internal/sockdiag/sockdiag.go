@@ -25,7 +25,7 @@ const (
 	sizeofMessage = 4 + sizeofID + 20 // struct inet_diag_msg
 
 	// Offsets in struct inet_diag_sockid.
-	idDport, idDst, idCookie = 2, 20, 40
+	idSport, idDport, idSrc, idDst, idCookie = 0, 2, 4, 20, 40
 
 	// Values of idiag_timer (net/ipv4/inet_diag.c): the retransmission timer, and the timer of a
 	// socket in time-wait, which its program has closed and which sends nothing.
@@ -47,8 +47,8 @@ const (
 
 // Socket is a connected socket, as sock_diag describes it.
 type Socket struct {
-	// Remote is the remote address and port. An IPv4 address is never mapped.
-	Remote netip.AddrPort
+	// Local and Remote are the addresses and ports of the two ends. An IPv4 address is never mapped.
+	Local, Remote netip.AddrPort
 	// Cookie is the socket cookie, which BPF programs can read too.
 	Cookie uint64
 	// Connecting reports whether a TCP socket still waits for the answer to its SYN.
@@ -94,6 +94,22 @@ func Find(protocol uint8, remotes []netip.AddrPort, found func(Socket) bool) err
 		}
 		if !more {
 			break
+		}
+	}
+	return nil
+}
+
+// Each calls found with each connected socket of a protocol, until found returns false. Sockets in
+// time-wait are left out.
+func Each(protocol uint8, found func(Socket) bool) error {
+	more := true
+	for _, family := range families(nil) {
+		err := list(family, protocol, nil, func(_ [sizeofID]byte, s Socket) bool {
+			more = found(s)
+			return more
+		})
+		if err != nil || !more {
+			return err
 		}
 	}
 	return nil
@@ -222,11 +238,14 @@ func parse(m []byte) (id [sizeofID]byte, s Socket, ok bool) {
 		return id, s, false
 	}
 	copy(id[:], m[4:])
-	dst := netip.AddrFrom16([16]byte(id[idDst : idDst+16])).Unmap()
-	if m[0] == unix.AF_INET {
-		dst = netip.AddrFrom4([4]byte(id[idDst : idDst+4]))
+	end := func(addr, port int) netip.AddrPort {
+		a := netip.AddrFrom16([16]byte(id[addr : addr+16])).Unmap()
+		if m[0] == unix.AF_INET {
+			a = netip.AddrFrom4([4]byte(id[addr : addr+4]))
+		}
+		return netip.AddrPortFrom(a, binary.BigEndian.Uint16(id[port:]))
 	}
-	s.Remote = netip.AddrPortFrom(dst, binary.BigEndian.Uint16(id[idDport:]))
+	s.Local, s.Remote = end(idSrc, idSport), end(idDst, idDport)
 	s.Cookie = uint64(binary.NativeEndian.Uint32(id[idCookie:])) |
 		uint64(binary.NativeEndian.Uint32(id[idCookie+4:]))<<32
 	s.Connecting = m[1] == synSent

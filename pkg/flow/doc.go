@@ -2,6 +2,7 @@
 // to another process of the node, or out in clear.
 //
 //	conntrack ──────────┐                ┌─ RTM_GETROUTE: which link
+//	untracked sockets ──┤                │
 //	flows of services ──┼─► legs ─► judge ◄─ allowed IPs: which peer
 //	samples of drops ───┘      │         └─ the guard: dropped there
 //	                           └─► kept ─► veilctl flows

@@ -190,7 +190,7 @@ func (f *Feature) page(r *http.Request) (any, error) {
 	}
 	p.addDrops()
 	answer := p.all()
-	answer.Notes = f.notes()
+	answer.Notes = append(f.notes(), p.notes...)
 	return answer, nil
 }
 
@@ -228,8 +228,29 @@ func (f *Feature) open() (w *world, harmless map[string]bool, err error) {
 	return w, harmless, err
 }
 
-// read adds the connections of conntrack and of the services' flow table to p.
+// read adds the connections of conntrack, of host processes' sockets and of the services' flow
+// table to p.
 func (f *Feature) read(p *reading) (err error) {
+	if err := p.readSockets(); err != nil {
+		return err
+	}
+	if err := f.readConntrack(p); err != nil {
+		return err
+	}
+	if err := p.addUntracked(); err != nil {
+		return err
+	}
+	if f.o.Services == nil {
+		return p.err
+	}
+	services := f.o.Services(func(s bpfmaps.Flow) bool {
+		p.addService(s)
+		return p.err == nil
+	})
+	return errors.Join(p.err, services)
+}
+
+func (f *Feature) readConntrack(p *reading) (err error) {
 	if f.conn == nil {
 		if f.conn, err = nft.Open(); err != nil {
 			return err
@@ -245,22 +266,15 @@ func (f *Feature) read(p *reading) (err error) {
 	if err != nil {
 		return errors.Join(err, f.closeLocked())
 	}
-
-	if f.o.Services == nil {
-		return p.err
-	}
-	services := f.o.Services(func(s bpfmaps.Flow) bool {
-		p.addService(s)
-		return p.err == nil
-	})
-	return errors.Join(p.err, services)
+	return p.err
 }
 
 // notes returns sentences about the traffic that a page does not show, or may show wrongly.
 func (f *Feature) notes() []string {
 	all := []string{
-		"Not seen: packets that conntrack does not track (notrack rules, raw and packet sockets), " +
-			"and interfaces of pods beside Kubeveil (row 11).",
+		"Not seen: packets that conntrack does not track (notrack rules), except of connected TCP and " +
+			"UDP sockets of host processes; raw and packet sockets; interfaces of pods beside " +
+			"Kubeveil (row 11); what host processes sent before veild began (row 7).",
 		"The look-up of the route is made as for any process: a socket with a mark or a bound link may go " +
 			"another way.",
 		"Rows 9 and 10 look like row 1: addresses of deleted services, and the cluster's own load " +

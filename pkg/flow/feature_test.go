@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -355,6 +356,56 @@ func TestDeletedNodeIsRemembered(t *testing.T) {
 		}
 		if n.f.former[a] != (i == 0) {
 			t.Errorf("turn %d: %v", i, n.f.former)
+		}
+	}
+}
+
+// Conntrack does not track what a rule excludes. The connections of host processes are seen by
+// their sockets, and tracked ones only once.
+func TestUntrackedConnectionsOfHostsAreSeen(t *testing.T) {
+	n := newNode(t)
+	outside := nettest.NewNS(t)
+	nettest.Veth(t, nettest.End{NS: n.NS, Name: "eth1", Addrs: nettest.Prefixes("203.0.113.1/24",
+		"2001:db8::1/64")},
+		nettest.End{NS: outside, Name: "eth0", Addrs: nettest.Prefixes("203.0.113.9/24",
+			"2001:db8::9/64")})
+	n.Exec(t, "nft", "table inet t { chain out { type filter hook output priority -300; "+
+		"th dport 7000 notrack; }; chain in { type filter hook prerouting priority -300; "+
+		"th sport 7000 notrack; }; chain see { type filter hook output priority 0; "+
+		"ct state new counter; }; }")
+
+	want := map[string]string{}
+	for _, port := range []string{"7000", "7001"} {
+		for _, host := range []string{"203.0.113.9", "2001:db8::9"} {
+			to := net.JoinHostPort(host, port)
+			var l net.Listener
+			outside.Run(t, func() (err error) {
+				l, err = net.Listen("tcp", to)
+				return err
+			})
+			t.Cleanup(func() { l.Close() })
+			for _, network := range []string{"tcp", "udp"} {
+				n.Run(t, func() error {
+					c, err := net.Dial(network, to)
+					if err != nil {
+						return err
+					}
+					t.Cleanup(func() { c.Close() })
+					_, err = c.Write([]byte("x"))
+					want[c.LocalAddr().String()+" "+to] = "outside 1 eth1"
+					return err
+				})
+			}
+		}
+	}
+	got, err := n.ask("?class=outside")
+	if err != nil {
+		t.Fatal(err)
+	}
+	differ(t, got, want)
+	for _, f := range got.Flows {
+		if untracked := f.ServerPort == 7000; untracked != (f.Source == "sockets") {
+			t.Errorf("%+v", f)
 		}
 	}
 }

@@ -24,6 +24,10 @@ type reading struct {
 	// connection may be in conntrack and in the services' flow table.
 	seen  map[uint64]struct{}
 	twice bool
+	// sockets holds the sockets of host processes from before the reading of conntrack.
+	sockets sockets
+	// notes are sentences about what could not be read.
+	notes []string
 	// err is the first error. After it, add does nothing.
 	err error
 }
@@ -32,6 +36,7 @@ type reading struct {
 func (p *reading) begin() {
 	p.kept, p.seen = newKept(), map[uint64]struct{}{}
 	p.drops.forget()
+	p.sockets.forget()
 }
 
 // add judges a connection and keeps it if the query selects it.
@@ -42,6 +47,9 @@ func (p *reading) add(c connection) {
 	key := keyOf(c)
 	if p.twice && c.source == "conntrack" && len(p.seen) < seenKept {
 		p.seen[key.hash(p.seed)] = struct{}{}
+	}
+	if c.source == "conntrack" {
+		p.sockets.track(c, key)
 	}
 	if p.carries(c) {
 		p.Outer++

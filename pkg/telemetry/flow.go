@@ -76,7 +76,8 @@ type Flow struct {
 	ServerPod string `json:"serverPod,omitempty"`
 	// Replied reports whether the server has answered.
 	Replied bool `json:"replied,omitempty"`
-	// Source names where the connection was read: conntrack, services (the services' flow table) or
-	// drops (the samples of dropped packets).
+	// Source names where the connection was read: conntrack, services (the services' flow table),
+	// sockets (a host process's socket whose packets conntrack does not track; the end with the
+	// lower port counts as the server) or drops (the samples of dropped packets).
 	Source string `json:"source"`
 }
