@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -43,6 +42,17 @@ var connectHooks = socketHooks[2:6]
 // attached before the other is removed. After an error the remaining hooks are unchanged, and
 // another call continues. Errors match probe.ErrNoCgroup, ErrNotPermitted or ErrNotSupported.
 func (t *Table) AttachSockets(path string) ([]string, error) {
+	if err := t.copyFor(AtSockets); err != nil {
+		return nil, fmt.Errorf("attach to sockets: %w", err)
+	}
+	changed, err := t.attachSockets(path)
+	if err == nil {
+		err = t.Replaced(AtSockets)
+	}
+	return changed, err
+}
+
+func (t *Table) attachSockets(path string) ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	group, err := openCgroup(path)
@@ -127,47 +137,5 @@ func (t *Table) updateLink(l link.Link, id ebpf.ProgramID, prog *ebpf.Program) (
 	if err := l.Update(prog); err != nil {
 		return "", fmt.Errorf("update link: %w", err)
 	}
-	return "replaced", t.TakeOver(old) // again, because old ran until the update
-}
-
-// TakeOver copies the entries of old's maps into our maps of the same name, if these are different
-// maps. Newer entries in our maps stay. Maps of another layout are skipped.
-func (t *Table) TakeOver(old *ebpf.Program) error {
-	info, err := old.Info()
-	if err != nil {
-		return fmt.Errorf("read program: %w", err)
-	}
-	ids, _ := info.MapIDs()
-	for _, id := range ids {
-		if err := t.takeOverMap(id); err != nil {
-			return fmt.Errorf("take over map %d: %w", id, err)
-		}
-	}
-	return nil
-}
-
-func (t *Table) takeOverMap(id ebpf.MapID) error {
-	from, err := ebpf.NewMapFromID(id)
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	name := bpfobj.MapName(from)
-	to := t.maps[name]
-	if to == nil || !slices.Contains(memoryMaps, name) || to.KeySize() != from.KeySize() ||
-		to.ValueSize() != from.ValueSize() {
-		return nil
-	}
-	if info, err := to.Info(); err != nil {
-		return err
-	} else if own, _ := info.ID(); own == id {
-		return nil
-	}
-	return eachRaw(from, func(key, value []byte) error {
-		if err := to.Update(key, value, ebpf.UpdateNoExist); err != nil &&
-			!errors.Is(err, ebpf.ErrKeyExist) {
-			return err
-		}
-		return nil
-	})
+	return "replaced", nil
 }

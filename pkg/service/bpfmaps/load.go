@@ -152,6 +152,9 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 			return probe.Explain(err)
 		}
 	}
+	if err := t.openFormer(); err != nil {
+		return probe.Explain(err)
+	}
 
 	for _, spec := range all {
 		if err := t.loadPrograms(spec); err != nil {
@@ -227,11 +230,14 @@ func (t *Table) loadMap(name string, spec *ebpf.MapSpec) error {
 	if err != nil {
 		return err
 	}
-	if m == nil {
-		return t.makeMap(name, spec)
+	if m != nil {
+		t.maps[name] = m
+		return nil
 	}
-	t.maps[name] = m
-	return nil
+	if err := t.keepPinned(name, spec); err != nil {
+		return err
+	}
+	return t.makeMap(name, spec)
 }
 
 // adopt opens the pinned map. It returns nil if no map is pinned, or if the pinned map has another

@@ -124,8 +124,10 @@ type Table struct {
 	fresh    bool                     // see Fresh
 	routing  bool                     // Config.HostRouting
 	hooks    []socketHook             // of the loaded programs, in the order of attaching
+	links    bool                     // Config.Links
 
-	mu sync.Mutex // held while programs at sockets and their pins change
+	mu     sync.Mutex // held while programs at sockets and their pins change
+	former former
 
 	remembered struct {
 		sync.Mutex
@@ -181,6 +183,9 @@ func (t *Table) Close() error {
 	for _, p := range t.progs {
 		errs = append(errs, p.Close())
 	}
+	for _, f := range t.former.maps {
+		errs = append(errs, f.Close())
+	}
 	return errors.Join(errs...)
 }
 
@@ -228,7 +233,8 @@ func open(c Config, features probe.Features, all []*ebpf.CollectionSpec) (*Table
 	t := &Table{
 		dir: c.Dir, log: c.Log, limits: c.Limits, features: features,
 		maps: make(map[string]*ebpf.Map), progs: make(map[string]*ebpf.Program),
-		routing: c.HostRouting, hooks: socketHooks,
+		routing: c.HostRouting, hooks: socketHooks, links: c.Links,
+		former: former{replaced: make(map[Hooks]bool)},
 	}
 	if c.ConnectOnly {
 		t.hooks = connectHooks

@@ -28,8 +28,7 @@ func (s *Links) translateAtGuard() error {
 	return nil
 }
 
-// putTranslate puts a program into the array of the egress guard. It first copies the flows that
-// the current program remembers, since replies to them arrive meanwhile.
+// putTranslate puts a program into the array of the egress guard.
 func (s *Links) putTranslate(m *ebpf.Map, at uint32, prog *ebpf.Program) error {
 	var old *ebpf.Program
 	if err := m.Lookup(at, &old); errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -44,10 +43,7 @@ func (s *Links) putTranslate(m *ebpf.Map, at uint32, prog *ebpf.Program) error {
 	if err := s.table.TakeOver(old); err != nil {
 		return err
 	}
-	if err := m.Put(at, prog); err != nil {
-		return err
-	}
-	return s.table.TakeOver(old) // again, because old ran until now
+	return m.Put(at, prog)
 }
 
 // clearTranslate removes the programs from the array of the egress guard.

@@ -85,7 +85,8 @@ type Links struct {
 	routing  bool          // Config.HostRouting of the table
 	patience time.Duration // podPatience
 
-	mu sync.Mutex // held while programs at links change; confined has a lock of its own
+	mu    sync.Mutex // held while programs at links change; confined has a lock of its own
+	whole bool       // whether AttachLinks left no program of another table
 
 	confined confined
 
@@ -152,15 +153,29 @@ func (s *Links) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) erro
 // disappears meanwhile is not an error. A link to which no program can be attached is not an error
 // either; the log reports that its packets are not translated. Call it after Apply and SetSelf.
 func (s *Links) AttachLinks() ([]string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.table.Program(progIn) == nil {
 		return nil, errors.New("attach to links: the table was opened without them")
+	}
+	changed, whole, err := s.attachLinks()
+	if err == nil && whole {
+		err = s.table.Replaced(bpfmaps.AtLinks)
+	}
+	return changed, err
+}
+
+// attachLinks is AttachLinks without what follows once no program of another table is left. whole
+// reports whether that is so.
+func (s *Links) attachLinks() (changed []string, whole bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() { s.whole = whole }()
+	if err := s.table.CopyNewer(); err != nil {
+		return nil, false, err
 	}
 
 	h, links, err := nl.OpenLinks()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer h.Close()
 	if err := s.forgetRoutes(links); err != nil {
@@ -169,19 +184,20 @@ func (s *Links) AttachLinks() ([]string, error) {
 
 	// The programs that translate replies come first.
 	if err := s.translateAtGuard(); err != nil {
-		return nil, probe.Explain(err)
+		return nil, false, probe.Explain(err)
 	}
 
-	var changed []string
+	whole = true
 	for _, l := range links {
 		did, err := s.attachLink(h, l, true)
 		changed = append(changed, did...)
 		if err != nil {
 			s.notTranslated(l, err)
+			whole = false
 		}
 	}
 
-	return changed, nil
+	return changed, whole, nil
 }
 
 // notTranslated logs that a link has no programs.
@@ -264,20 +280,25 @@ func (s *Links) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 		return "", err
 	}
 
-	former := func() error {
-		if err := s.table.TakeOver(ours[0]); err != nil || p.dir != ingress {
-			return err
+	assume := func() error {
+		if p.dir != ingress {
+			return nil
 		}
 		return s.table.AssumePodClientsOf(ours[0])
 	}
-	if err := former(); err != nil {
+	if err := errors.Join(s.table.TakeOver(ours[0]), assume()); err != nil {
 		return "", err
 	}
 
 	if err := hk.replace(h, p, name, prog, ours[0]); err != nil {
 		return "", err
 	}
-	return "replaced " + name, former() // again, because the old program ran until now
+	err = assume() // again, because the old program ran until now
+	if p.dir == ingress && name != progPodIn {
+		// A segment without its flow would be reset by this host.
+		err = errors.Join(err, s.table.CopyNewer())
+	}
+	return "replaced " + name, err
 }
 
 func closeAll(progs []*ebpf.Program) {

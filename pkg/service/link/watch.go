@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 // podPatience is the time for which a pod's new link waits for its programs on a kernel without
@@ -126,6 +127,17 @@ func (s *Links) serveLate(ctx context.Context, h *nl.Handle, late <-chan lateLin
 }
 
 func (s *Links) serveLink(h *nl.Handle, l nl.Link, settled bool) {
+	if !s.attachServed(h, l, settled) {
+		return
+	}
+	if err := s.table.Replaced(bpfmaps.AtLinks); err != nil {
+		s.log.Warn("flows of programs of another table may be lost", "error", err)
+	}
+}
+
+// attachServed attaches the programs of a link that appeared or changed. It reports whether that
+// changed something, and all programs at links are of this table.
+func (s *Links) attachServed(h *nl.Handle, l nl.Link, settled bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	did, err := s.attachLink(h, l, settled)
@@ -133,7 +145,7 @@ func (s *Links) serveLink(h *nl.Handle, l nl.Link, settled bool) {
 		s.notTranslated(l, err)
 	}
 	if len(did) == 0 {
-		return
+		return false
 	}
 	// A new link may get the index of a link that is gone.
 	if s.routing {
@@ -149,4 +161,5 @@ func (s *Links) serveLink(h *nl.Handle, l nl.Link, settled bool) {
 		s.log.Warn("pods that are gone are still known as callers of services, for which there is "+
 			"room for so many only", "error", err)
 	}
+	return s.whole && err == nil
 }
