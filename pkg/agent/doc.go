@@ -3,7 +3,7 @@
 // plans the state of this node's kernel, and applies it. Everything except the path between nodes
 // is a feature: services, policies, the limit of connections (features.go, pkg/feature).
 //
-//	source ─► State ─► cluster.Resolve ─► Table ─► plan ─► guard, hostnet, tunnel, pods ─► snapshot, marker, conflist
+//	source ─► State ─► cluster.Resolver ─► Table ─► plan ─► guard, hostnet, tunnel, pods ─► snapshot, marker, conflist
 //
 // Status and metrics never wait for a turn. They read a view, which is immutable.
 //

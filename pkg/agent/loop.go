@@ -73,7 +73,10 @@ type loop struct {
 	pace   pace
 	flap   flap
 	probes probes
-	seen   seen
+	// resolver and planner remember the last turn.
+	resolver cluster.Resolver
+	planner  planner
+	seen     seen
 	// based reports whether this process has checked the base routes, see base.
 	based bool
 	// passage holds the results of probes through the filters of other programs.

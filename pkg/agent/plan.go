@@ -91,7 +91,10 @@ type decision struct {
 }
 
 // decide computes the decision of a turn. It is a pure function.
-func decide(in inputs) decision {
+func decide(in inputs) decision { return new(planner).decide(in) }
+
+// decide is the function decide.
+func (p *planner) decide(in inputs) decision {
 	d := decision{notes: slices.Clone(in.rangeProblems)}
 	if in.clockNote != "" {
 		d.notes = append(d.notes, in.clockNote)
@@ -130,7 +133,7 @@ func decide(in inputs) decision {
 	}
 
 	d.host.SelfAddrs, d.guard.SelfAddrs = own, own
-	d.guard.Datagrams, d.tunnelSources = datagrams(in)
+	d.guard.Datagrams, d.tunnelSources = p.datagrams(in)
 	underlay := cluster.Node{Addresses: own}.AddressFamilies()
 	mtu, err := cluster.TunnelMTU(in.underlayMTU, !underlay.V4, self.PodFamilies())
 	if err != nil {
@@ -144,7 +147,7 @@ func decide(in inputs) decision {
 	d.self, d.podMTU = self, mtu
 	d.host.Devices = []hostnet.TunnelDevice{{Name: deviceName, MTU: mtu}}
 	var notes []string
-	d.host.Peers, notes = hostPeers(in, underlay, mtu)
+	d.host.Peers, notes = p.hostPeers(in, underlay, mtu)
 	d.notes = slices.Concat(d.notes, notes, closedServers(in))
 	if in.overlaps != "" {
 		d.notes = append(d.notes, in.overlaps)
@@ -153,7 +156,7 @@ func decide(in inputs) decision {
 		d.notes = append(d.notes, in.wideMTU)
 	}
 
-	d.tunnel = tunnel.Plan(tunnel.Inputs{
+	d.tunnel = p.tunnel.Plan(tunnel.Inputs{
 		Devices: []tunnel.Local{{Name: deviceName, ListenPort: in.cfg.Tunnel.Port,
 			PrivateKey: in.key}},
 		Mark:      abi.TunnelMark,
@@ -169,34 +172,6 @@ func decide(in inputs) decision {
 		d.claim = ownClaim(in, own)
 	}
 	return d
-}
-
-// datagrams decides from which sources tunnel datagrams are accepted: from the addresses of
-// believed nodes, once every node sends only from its addresses. text describes the sources for
-// status.
-func datagrams(in inputs) (d *guard.Datagrams, text string) {
-	if in.cfg.Tunnel.Roaming {
-		return &guard.Datagrams{}, "anywhere: tunnel.roaming is set"
-	}
-	// A snapshot source does not contain versions of nodes. Its nodes count as having this version.
-	unbound := func(n cluster.Node) bool {
-		return in.cfg.Source.Kind == config.SourceKubernetes && n.Claim != nil &&
-			!n.Claim.Has(cluster.BoundSource)
-	}
-	if i := slices.IndexFunc(in.table.Peers, unbound); in.synced && i >= 0 {
-		return &guard.Datagrams{Bind: true}, fmt.Sprintf(
-			"anywhere: node %s has an older version, which sends from "+
-				"any of its addresses: upgrade it, or delete its Node", in.table.Peers[i].Name)
-	}
-	d = &guard.Datagrams{Port: uint16(in.cfg.Tunnel.Port), Sources: []netip.Addr{}, Add: !in.synced,
-		Bind: true}
-	for _, n := range in.table.Peers {
-		d.Sources = append(d.Sources, n.TunnelSources()...)
-	}
-	if d.Add {
-		return d, "the same sources as before; the versions of other nodes are not known yet"
-	}
-	return d, "believed nodes"
 }
 
 // absent returns a sentence about why this node is not in the table.
@@ -218,35 +193,31 @@ func among(addrs, assigned []netip.Addr) []netip.Addr {
 		func(a netip.Addr) bool { return !slices.Contains(assigned, a) })
 }
 
-// hostPeers returns the routes to believed peers, and notes about unreachable peers. A peer without
-// a common family has no device. If the path to a peer is too narrow for IPv6, the peer has no IPv6
-// routes: its IPv6 addresses are then unreachable, instead of a black hole.
-func hostPeers(in inputs, underlay cluster.Families,
-	deviceMTU int) (peers []hostnet.Peer, notes []string) {
-	is6 := func(a netip.Addr) bool { return a.Is6() }
-	for _, n := range in.table.Peers {
-		p := hostnet.Peer{Name: n.Name, PodPrefixes: n.PodPrefixes, NodeAddrs: n.Addresses}
-		endpoint, ok := n.Endpoint(underlay)
-		if !ok {
-			notes = append(notes, fmt.Sprintf("node %s has no address of an IP family that this "+
-				"node's underlay has, so its pods are unreachable: add one to its Node", n.Name))
-			peers = append(peers, p)
-			continue
-		}
-		p.Devices = []string{deviceName}
-		p.MTU = routeMTU(n, endpoint, in, deviceMTU)
-		if p.MTU != 0 && p.MTU < cluster.MinMTU6 && n.PodFamilies().V6 {
-			notes = append(notes, fmt.Sprintf("the path to node %s carries %d bytes inside the "+
-				"tunnel and IPv6 needs %d, so its IPv6 pods are unreachable: raise the MTU of the "+
-				"path", n.Name, p.MTU, cluster.MinMTU6))
-			p.PodPrefixes = slices.DeleteFunc(slices.Clone(p.PodPrefixes),
-				func(x netip.Prefix) bool { return is6(x.Addr()) })
-			p.NodeAddrs = slices.DeleteFunc(slices.Clone(p.NodeAddrs), is6)
-		}
-		peers = append(peers, p)
+// hostPeer returns the routes to a believed peer, and a note if it is unreachable; see
+// planner.hostPeers.
+func hostPeer(n cluster.Node, in inputs, underlay cluster.Families,
+	deviceMTU int) (p hostnet.Peer, note string) {
+	p = hostnet.Peer{Name: n.Name, PodPrefixes: n.PodPrefixes, NodeAddrs: n.Addresses}
+	endpoint, ok := n.Endpoint(underlay)
+	if !ok {
+		return p, fmt.Sprintf("node %s has no address of an IP family that this node's underlay "+
+			"has, so its pods are unreachable: add one to its Node", n.Name)
 	}
-	return peers, notes
+	p.Devices = peerDevices
+	p.MTU = routeMTU(n, endpoint, in, deviceMTU)
+	if p.MTU != 0 && p.MTU < cluster.MinMTU6 && n.PodFamilies().V6 {
+		note = fmt.Sprintf("the path to node %s carries %d bytes inside the tunnel and IPv6 needs "+
+			"%d, so its IPv6 pods are unreachable: raise the MTU of the path", n.Name, p.MTU,
+			cluster.MinMTU6)
+		p.PodPrefixes = slices.DeleteFunc(slices.Clone(p.PodPrefixes),
+			func(x netip.Prefix) bool { return x.Addr().Is6() })
+		p.NodeAddrs = slices.DeleteFunc(slices.Clone(p.NodeAddrs), netip.Addr.Is6)
+	}
+	return p, note
 }
+
+// peerDevices are the devices of every reachable peer.
+var peerDevices = []string{deviceName}
 
 // closedServers returns notes about API servers that pods cannot reach because `outside` does not
 // name them.

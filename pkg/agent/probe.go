@@ -26,7 +26,9 @@ type probes struct {
 	// traffic returns the traffic to a peer.
 	traffic func(pathmtu.Peer) (pathmtu.Traffic, bool)
 
+	// The prober has these sources and peers.
 	sources []netip.Addr
+	peers   []pathmtu.Peer
 	prober  *pathmtu.Prober
 	stop    context.CancelFunc
 }
@@ -34,14 +36,19 @@ type probes struct {
 // probe sets the sources and peers of the prober, and removes the results of nodes that are not
 // peers any more.
 func (l *loop) probe(sources []netip.Addr, peers []pathmtu.Peer) {
+	if l.probes.prober != nil && slices.Equal(l.probes.sources, sources) &&
+		sharedSlice(peers, l.probes.peers) {
+		return
+	}
 	l.probes.set(sources, peers, l.view.Load().pathMTU)
-	gone := func(name string, _ int) bool {
-		return !slices.ContainsFunc(peers, func(p pathmtu.Peer) bool { return p.Name == name })
+	current := make(map[string]bool, len(peers))
+	for _, p := range peers {
+		current[p.Name] = true
 	}
 	forgotten := false
 	l.change(func(v *view) {
 		next := maps.Clone(v.pathMTU)
-		maps.DeleteFunc(next, gone)
+		maps.DeleteFunc(next, func(name string, _ int) bool { return !current[name] })
 		forgotten = len(next) != len(v.pathMTU)
 		v.pathMTU = next
 	})
@@ -63,6 +70,7 @@ func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer, believed map[st
 		p.sources, p.prober, p.stop = slices.Clone(sources), prober, stop
 		p.run(func() error { return feature.IgnoreEnd(ctx, prober.Run(ctx)) })
 	}
+	p.peers = peers
 	p.prober.SetPeers(peers)
 }
 
@@ -98,21 +106,4 @@ func routedMTU(routes []rtnetlink.Route, peers []cluster.Node) map[string]int {
 		}
 	}
 	return found
-}
-
-// probePeers returns the peers whose path is probed, with an address of the family that their
-// tunnel uses.
-func probePeers(in inputs, d decision) []pathmtu.Peer {
-	underlay := cluster.Node{Addresses: d.host.SelfAddrs}.AddressFamilies()
-	var out []pathmtu.Peer
-	for i, p := range d.host.Peers {
-		endpoint, ok := in.table.Peers[i].Endpoint(underlay)
-		if !ok || len(p.Devices) == 0 ||
-			!slices.Contains(in.table.Peers[i].Addresses, endpoint.Addr()) {
-			continue // A contested address is an endpoint, but no packet inside the tunnel has it.
-		}
-		out = append(out, pathmtu.Peer{Name: p.Name, Device: p.Devices[0], Addr: endpoint.Addr(),
-			DeviceMTU: d.podMTU})
-	}
-	return out
 }

@@ -38,7 +38,7 @@ func (l *loop) turn(ctx context.Context) error {
 		}
 	}
 
-	in, d := l.flap.hold(time.Now(), in, decide(in))
+	in, d := l.flap.hold(time.Now(), in, l.planner.decide(in))
 	l.turnFeatures(in, &d)
 	otherErr := l.shutForOtherCNI(in.cfg.CNI.ConfDir, &d)
 	if !in.complete {
@@ -84,7 +84,7 @@ func (l *loop) gather() (inputs, []cluster.Refusal, error) {
 	rules := in.cfg.Rules(link.Gateways)
 	added, problems := cluster.AddedRanges(rules, state, lastGood)
 	rules.ServiceRanges = slices.Concat(rules.ServiceRanges, added)
-	in.table, refusals = cluster.Resolve(rules,
+	in.table, refusals = l.resolver.Resolve(rules,
 		withOwnKey(state, in.cfg.Node, in.key.Public()), lastGood)
 	in.table.ServiceRanges, in.rangeProblems = added, problems
 	if !state.Synced {
@@ -135,7 +135,7 @@ func (l *loop) readUnderlay(lastGood *cluster.Table) (underlay.Link, error) {
 // applyGuard applies the settings of the guard if they may differ from those in force. New links
 // are handled by guard.Watch.
 func (l *loop) applyGuard(want guard.Settings) error {
-	if l.seen.guard == nil || !reflect.DeepEqual(*l.seen.guard, want) {
+	if l.seen.guard == nil || !l.seen.guard.Equal(want) {
 		l.seen.guard = nil
 		if _, err := l.guard.Apply(want); err != nil {
 			l.health.Undone(stepGuard)
@@ -165,16 +165,23 @@ func (l *loop) shutForLinks(d *decision) error {
 // withOwnKey returns s with the claim of this node changed to its real key. So no other node is
 // believed if it claims this key.
 func withOwnKey(s cluster.State, self string, key wgkey.Public) cluster.State {
+	keys := []cluster.Key{{Public: key}}
+	foreign := func(n cluster.Node) bool {
+		return n.Name == self && (n.Claim == nil || !slices.Equal(n.Claim.Keys, keys))
+	}
+	if !slices.ContainsFunc(s.Nodes, foreign) {
+		return s
+	}
 	s.Nodes = slices.Clone(s.Nodes)
 	for i, n := range s.Nodes {
-		if n.Name != self {
+		if !foreign(n) {
 			continue
 		}
 		var c cluster.Claim
 		if n.Claim != nil {
 			c = *n.Claim
 		}
-		c.Keys = []cluster.Key{{Public: key}}
+		c.Keys = keys
 		s.Nodes[i].Claim = &c
 	}
 	return s
@@ -219,7 +226,7 @@ func (l *loop) apply(ctx context.Context, in inputs, d decision) error {
 			"took", time.Since(began), "waited", in.waited())
 	}
 	err := errors.Join(tunnelErr, l.syncHost(d.host))
-	l.probe(d.host.SelfAddrs, probePeers(in, d))
+	l.probe(d.host.SelfAddrs, l.planner.probePeers(in, d))
 	return err
 }
 

@@ -19,7 +19,7 @@ import (
 //  4. to the one node that lists it.
 //
 // Age and name do not matter here, because a compromised node is often the older one.
-func (r *resolver) acceptAddrs(candidates []*candidate) {
+func (r *resolution) acceptAddrs(candidates []*candidate) {
 	times := make(map[netip.Addr]int, len(candidates))
 	for _, c := range candidates {
 		r.checkAddrs(c)
@@ -64,7 +64,7 @@ func (r *resolver) acceptAddrs(candidates []*candidate) {
 }
 
 // holder returns the node that keeps the contested address a, or nil if no node does.
-func (r *resolver) holder(a netip.Addr, listing []*candidate) *candidate {
+func (r *resolution) holder(a netip.Addr, listing []*candidate) *candidate {
 	own := func(c *candidate) bool { return c.Name == r.rules.Self }
 	had := func(c *candidate) bool {
 		return c.accepted && slices.Contains(r.last[c.Name].Addresses, a)
@@ -89,7 +89,7 @@ func (r *resolver) holder(a netip.Addr, listing []*candidate) *candidate {
 
 // loseAddr records a refusal: c lists a, which is assigned to holder, or to no node if holder is
 // nil.
-func (r *resolver) loseAddr(c *candidate, a netip.Addr, holder *candidate, listing []*candidate) {
+func (r *resolution) loseAddr(c *candidate, a netip.Addr, holder *candidate, listing []*candidate) {
 	what := fmt.Sprintf("it claims the node address %s, which", a)
 	const advice = "correct the addresses of the Node that has no right to it (kubelet " +
 		"--node-ip), or delete that Node"

@@ -18,7 +18,7 @@ const (
 
 // check checks the name and the pod prefixes of c's Node object, without regard to other nodes. It
 // adds sentences to c.problems, and keeps only valid prefixes.
-func (r *resolver) check(c *candidate) {
+func (r *resolution) check(c *candidate) {
 	if c.Name == "" {
 		c.problems = append(c.problems, "a node has no name; delete it")
 	}
@@ -62,7 +62,7 @@ func (r *resolver) check(c *candidate) {
 // No known node holds the remaining addresses. They are unreachable for pods even if the node is
 // refused for another reason. That is better than packets in clear to an address that probably
 // belongs to a node.
-func (r *resolver) checkAddrs(c *candidate) {
+func (r *resolution) checkAddrs(c *candidate) {
 	last := r.last[c.Name]
 	had := func(a netip.Addr) bool {
 		return c.accepted && (slices.Contains(last.Addresses, a) ||
@@ -100,7 +100,7 @@ func (r *resolver) checkAddrs(c *candidate) {
 			continue
 		}
 		say("it claims the node address %s, %s", a, why)
-		if inAny(r.rules.NodeRanges, a) || slices.Contains(r.lastAddrs, a) {
+		if inAny(r.rules.NodeRanges, a) || has(r.lastAddrs, a) {
 			c.closed = append(c.closed, a)
 		}
 	}
@@ -232,6 +232,12 @@ func covers(outer, inner netip.Prefix) bool {
 
 func inAny(ranges []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
+}
+
+// has reports whether a is in addrs, which is sorted.
+func has(addrs []netip.Addr, a netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(addrs, a, netip.Addr.Compare)
+	return found
 }
 
 func containsAddr(addrs []netip.Addr, a netip.Addr) bool {

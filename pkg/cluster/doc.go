@@ -17,6 +17,10 @@
 // kubelet can claim any address that no known node holds, unless NodeRanges restricts addresses.
 // Keys are believed because the API server publishes them.
 //
+// A Resolver decides about successive states. It equals Resolve, but decides only about nodes that
+// changed and nodes that are related to them. It needs the internals of Resolve, which is why the
+// package is larger than most.
+//
 // Only mtu.go computes MTUs. Start reading at state.go, then resolve.go, check.go (all cases of
-// forged claims) and address.go.
+// forged claims) and address.go, then resolver.go.
 package cluster

@@ -47,13 +47,24 @@ func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 	if lastGood == nil {
 		lastGood = &Table{}
 	}
-	r := resolver{rules: rules, kept: map[string]bool{}, last: lastNodes(*lastGood),
-		lastAddrs: canonicalAddrs(lastGood.NodeAddrs)}
-	r.apiServers = canonicalAddrs(state.APIServers)
-	if !state.Synced || len(r.apiServers) == 0 {
-		// No API servers means that their list has not arrived yet.
-		r.apiServers = canonicalAddrs(slices.Concat(r.apiServers, lastGood.APIServers))
+	r := resolution{rules: rules, last: lastNodes(*lastGood),
+		lastAddrs: canonicalAddrs(lastGood.NodeAddrs), apiServers: servers(state, *lastGood)}
+	return r.resolve(state)
+}
+
+// servers returns the API servers of state, sorted. No API servers means that their list has not
+// arrived yet.
+func servers(state State, lastGood Table) []netip.Addr {
+	listed := canonicalAddrs(state.APIServers)
+	if !state.Synced || len(listed) == 0 {
+		return canonicalAddrs(slices.Concat(listed, lastGood.APIServers))
 	}
+	return listed
+}
+
+// resolve does the steps of Resolve for state.
+func (r *resolution) resolve(state State) (Table, []Refusal) {
+	r.kept = map[string]bool{}
 	if !state.Synced {
 		r.contested = lastContested(r.last)
 	}
@@ -65,7 +76,7 @@ func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 	t := Table{Revision: state.Revision, APIServers: r.apiServers}
 	for _, c := range accepted {
 		switch {
-		case c.Name == rules.Self:
+		case c.Name == r.rules.Self:
 			t.Self = &c.Node
 		case c.Claim != nil:
 			t.Peers = append(t.Peers, c.Node)
@@ -79,17 +90,19 @@ func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 		r.addrs = append(r.addrs, r.orphans()...)
 	}
 	t.NodeAddrs = canonicalAddrs(r.addrs)
-	slices.SortFunc(r.refusals, func(a, b Refusal) int {
-		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Reason, b.Reason))
-	})
+	slices.SortFunc(r.refusals, compareRefusals)
 	return t, r.refusals
 }
 
-// resolver is the state of one call of Resolve.
-type resolver struct {
+func compareRefusals(a, b Refusal) int {
+	return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Reason, b.Reason))
+}
+
+// resolution is the state of one call of Resolve.
+type resolution struct {
 	rules      Rules
 	last       map[string]Node // the nodes in lastGood, by name
-	lastAddrs  []netip.Addr    // Table.NodeAddrs of lastGood
+	lastAddrs  []netip.Addr    // Table.NodeAddrs of lastGood, sorted
 	apiServers []netip.Addr
 	kept       map[string]bool     // nodes whose claim was taken from lastGood
 	contested  map[netip.Addr]bool // assigned to no node until all nodes are listed
@@ -111,7 +124,7 @@ func lastNodes(t Table) map[string]Node {
 }
 
 // bySeniority orders nodes: this one first, then by age.
-func (r *resolver) bySeniority(a, b *candidate) int {
+func (r *resolution) bySeniority(a, b *candidate) int {
 	switch self := r.rules.Self; {
 	case a.Name == self && b.Name != self:
 		return -1
@@ -122,7 +135,7 @@ func (r *resolver) bySeniority(a, b *candidate) int {
 }
 
 // candidates returns a checked candidate for each node, sorted by seniority.
-func (r *resolver) candidates(state State) []*candidate {
+func (r *resolution) candidates(state State) []*candidate {
 	out := make([]*candidate, 0, len(state.Nodes))
 	named := make(map[string]bool, len(state.Nodes))
 	for _, n := range state.Nodes {
@@ -162,7 +175,7 @@ func (r *resolver) candidates(state State) []*candidate {
 	return out
 }
 
-func (r *resolver) refuseAll(c *candidate) {
+func (r *resolution) refuseAll(c *candidate) {
 	for _, p := range c.problems {
 		r.refusals = append(r.refusals, Refusal{Node: c.Name, Reason: p})
 	}
@@ -170,7 +183,8 @@ func (r *resolver) refuseAll(c *candidate) {
 
 // inOrder moves candidates for which newcomer is true to the end: they claim what lastGood assigns
 // to another node. Otherwise the order stays. This node never counts as a newcomer.
-func (r *resolver) inOrder(candidates []*candidate, newcomer func(c *candidate) bool) []*candidate {
+func (r *resolution) inOrder(candidates []*candidate,
+	newcomer func(c *candidate) bool) []*candidate {
 	var before, after []*candidate
 	for _, c := range candidates {
 		if c.Name != r.rules.Self && newcomer(c) {
@@ -184,7 +198,7 @@ func (r *resolver) inOrder(candidates []*candidate, newcomer func(c *candidate) 
 
 // acceptNodes is step 1 of Resolve. This node is always accepted, with the valid part of its
 // prefixes.
-func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
+func (r *resolution) acceptNodes(candidates []*candidate) []*candidate {
 	candidates = slices.DeleteFunc(slices.Clone(candidates), func(c *candidate) bool {
 		return c.second || len(c.problems) > 0 && c.Name != r.rules.Self
 	})
@@ -230,7 +244,7 @@ func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 }
 
 // acceptClaims is step 3 of Resolve. It removes refused claims from nodes.
-func (r *resolver) acceptClaims(nodes []*candidate) {
+func (r *resolution) acceptClaims(nodes []*candidate) {
 	var claimed []*candidate
 	reserved := newHolding()
 	for _, c := range nodes {
@@ -306,7 +320,7 @@ func keyConflicts(h *holding, n Node) (out []conflict) {
 }
 
 // refuse records that incumbent holds what n claims, with the reason for the decision.
-func (r *resolver) refuse(n, incumbent Node, what, advice string) {
+func (r *resolution) refuse(n, incumbent Node, what, advice string) {
 	_, before := r.last[incumbent.Name]
 	why := "has the name that sorts first"
 	switch {
@@ -320,7 +334,7 @@ func (r *resolver) refuse(n, incumbent Node, what, advice string) {
 	r.refuseFor(n, incumbent, what, why, advice)
 }
 
-func (r *resolver) refuseFor(n, incumbent Node, what, why, advice string) {
+func (r *resolution) refuseFor(n, incumbent Node, what, why, advice string) {
 	r.refusals = append(r.refusals, Refusal{
 		Node:      n.Name,
 		Incumbent: incumbent.Name,
@@ -330,7 +344,7 @@ func (r *resolver) refuseFor(n, incumbent Node, what, why, advice string) {
 
 // orphans returns the node addresses of lastGood that stay closed although no known node may hold
 // them. Evidence about gateways and API servers does not open them.
-func (r *resolver) orphans() (out []netip.Addr) {
+func (r *resolution) orphans() (out []netip.Addr) {
 	for _, a := range r.lastAddrs {
 		if checkAddr(a, r.rules) == "" {
 			out = append(out, a)

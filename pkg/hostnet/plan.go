@@ -68,7 +68,9 @@ type Peer struct {
 
 // equal reports whether w and v are the same, in the same order.
 func (w Want) equal(v Want) bool {
-	return slices.Equal(w.Devices, v.Devices) && slices.EqualFunc(w.Peers, v.Peers, Peer.equal) &&
+	samePeers := len(w.Peers) == len(v.Peers) && (len(w.Peers) == 0 || &w.Peers[0] == &v.Peers[0]) ||
+		slices.EqualFunc(w.Peers, v.Peers, Peer.Equal)
+	return slices.Equal(w.Devices, v.Devices) && samePeers &&
 		slices.Equal(w.ClusterRanges, v.ClusterRanges) &&
 		slices.Equal(w.ServiceRanges, v.ServiceRanges) &&
 		slices.Equal(w.NodeAddrs, v.NodeAddrs) && slices.Equal(w.ClosedRanges, v.ClosedRanges) &&
@@ -77,7 +79,8 @@ func (w Want) equal(v Want) bool {
 		w.Flowtable == v.Flowtable && w.TunnelPort == v.TunnelPort
 }
 
-func (p Peer) equal(q Peer) bool {
+// Equal reports whether p and q are the same, with their lists in the same order.
+func (p Peer) Equal(q Peer) bool {
 	return p.Name == q.Name && slices.Equal(p.PodPrefixes, q.PodPrefixes) &&
 		slices.Equal(p.NodeAddrs, q.NodeAddrs) &&
 		slices.Equal(p.Devices, q.Devices) && p.MTU == q.MTU

@@ -143,10 +143,9 @@ func (c *Client) toPublish(done written) (next written, needed bool) {
 	if want == nil || !known {
 		return written{}, false
 	}
-	all, synced := c.veilNodes.all()
-	seen, exists := all[c.node]
+	seen, exists := c.veilNodes.get(c.node)
 	switch {
-	case !synced: // There is nothing to compare with, so write it once.
+	case !c.veilNodes.listed(): // There is nothing to compare with, so write it once.
 		needed = !veilnode.Same(done.claim, want) || done.owner != self.uid
 	case exists && seen.ownerUID == self.uid && veilnode.SameButFeatures(seen.claim, want) &&
 		veilnode.Same(done.claim, want) && done.owner == self.uid:

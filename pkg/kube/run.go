@@ -3,9 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -40,6 +38,7 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 	wg.Go(func() { c.collectOrphans(ctx) })
 
 	last := cluster.State{Nodes: c.recalled}
+	var l listing
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
@@ -49,14 +48,9 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 		case <-c.changed:
 		}
 		api.Poke(c.publish)
-		if next, ok := c.state(); ok {
-			next = c.keepSuddenlyLost(last.Nodes, next)
-			next.Revision = last.Revision
-			if last.Revision == 0 || !reflect.DeepEqual(next, last) {
-				next.Revision++
-				last = next
-				yield(next)
-			}
+		if next, changed := c.state(&l, last); changed {
+			last = next
+			yield(next)
 		}
 		pause.Reset(c.times.coalesce)
 		select {
@@ -70,11 +64,11 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 // stateKinds are the prefixes of problems about the objects that make up a State.
 var stateKinds = []string{"Node ", "VeilNode ", "ServiceCIDR "}
 
-// state returns the State from the content of the stores. ok is false until the Nodes have been
-// listed.
-func (c *Client) state() (s cluster.State, ok bool) {
-	nodes, nodesSynced := c.nodes.all()
-	veilNodes, veilNodesSynced := c.veilNodes.all()
+// state returns the State from the content of the stores. changed is false if it equals last, and
+// until the Nodes have been listed.
+func (c *Client) state(l *listing, last cluster.State) (s cluster.State, changed bool) {
+	nodes, nodesSynced := c.nodes.take()
+	veilNodes, veilNodesSynced := c.veilNodes.take()
 	apis, apisSynced := c.slices.all()
 	if !nodesSynced {
 		return cluster.State{}, false
@@ -89,29 +83,27 @@ func (c *Client) state() (s cluster.State, ok bool) {
 	s.Synced = s.Synced && c.looked
 	c.mu.Unlock()
 
-	found := map[string]string{}
-	c.addRanges(&s, found)
-	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		e := nodes[name]
-		n := e.node
-		if e.problem != "" {
-			found["Node "+name] = e.problem
-		}
-		if v, has := veilNodes[name]; has && s.Synced {
-			switch {
-			case v.problem != "":
-				found["VeilNode "+name] = v.problem
-			case v.ownerUID != "" && v.ownerUID != e.uid:
-				found["VeilNode "+name] = "it is owned by an earlier Node of this name; the node " +
-					"replaces it when its veild runs"
-			default:
-				n.Claim = v.claim
-			}
-		}
-		s.Nodes = append(s.Nodes, n)
+	ranges := map[string]string{}
+	c.addRanges(&s, ranges)
+	ours := sameMemory(last.Nodes, l.nodes) // last has no node that is not listed
+	change := l.update(c, nodes, veilNodes, s.Synced)
+	l.note(c, ranges)
+	s.Nodes = l.nodes
+	if change.all || !ours || c.inDoubt() || 2*change.lost > len(last.Nodes) {
+		s = c.keepSuddenlyLost(last.Nodes, s)
+		change.any = !slices.EqualFunc(s.Nodes, last.Nodes, cluster.Node.Equal)
 	}
-	c.server.NoteAll(stateKinds, found)
-	return s, true
+
+	changed = last.Revision == 0 || change.any || s.Synced != last.Synced ||
+		s.RangesListed != last.RangesListed || !slices.Equal(s.APIServers, last.APIServers) ||
+		!slices.Equal(s.ServiceRanges, last.ServiceRanges)
+	s.Revision = last.Revision + 1
+	return s, changed
+}
+
+// sameMemory reports whether a and b are the same slice.
+func sameMemory(a, b []cluster.Node) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // lookupHost keeps hostAddrs up to date: the addresses of the host in the credentials. It looks

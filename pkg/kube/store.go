@@ -19,6 +19,23 @@ type store[T any] struct {
 	mu     sync.Mutex
 	byName map[string]T
 	synced bool
+	// touched are the changes that no take has returned yet.
+	touched touched
+}
+
+// touched holds the names of objects that were added, changed or deleted.
+type touched struct {
+	names map[string]bool
+	// all reports whether a list replaced all objects. names then has later changes only.
+	all bool
+}
+
+// take returns the changes since the last call. synced reports whether a list has been read.
+func (s *store[T]) take() (t touched, synced bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, s.touched = s.touched, touched{names: map[string]bool{}}
+	return t, s.synced
 }
 
 var _ api.ListReader = (*store[nodeEntry])(nil)
@@ -45,8 +62,12 @@ func (s *store[T]) Add(v any) error {
 	s.mu.Lock()
 	old, known := s.byName[o.Name]
 	s.byName[o.Name] = t
+	changed := !known || !s.same(old, t)
+	if changed {
+		s.touched.names[o.Name] = true
+	}
 	s.mu.Unlock()
-	if !known || !s.same(old, t) {
+	if changed {
 		s.changed()
 	}
 	return nil
@@ -61,6 +82,7 @@ func (s *store[T]) replace(o *object.Object, may func(now T, has bool) bool) boo
 	took := may(now, has)
 	if took {
 		s.byName[o.Name] = t
+		s.touched.names[o.Name] = true
 	}
 	s.mu.Unlock()
 	if took {
@@ -80,6 +102,7 @@ func (s *store[T]) Delete(v any) error {
 	}
 	s.mu.Lock()
 	delete(s.byName, o.Name)
+	s.touched.names[o.Name] = true
 	s.mu.Unlock()
 	s.changed()
 	return nil
@@ -97,6 +120,7 @@ func (s *store[T]) Replace(list []any, _ string) error {
 	}
 	s.mu.Lock()
 	s.byName, s.synced = byName, true
+	s.touched = touched{names: map[string]bool{}, all: true}
 	s.mu.Unlock()
 	s.changed()
 	return nil
@@ -113,6 +137,13 @@ func (s *store[T]) get(name string) (T, bool) {
 	return t, ok
 }
 
+// listed reports whether a list has been read.
+func (s *store[T]) listed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.synced
+}
+
 // all returns a copy of the entries. synced reports whether a list has been read.
 func (s *store[T]) all() (byName map[string]T, synced bool) {
 	s.mu.Lock()
@@ -122,5 +153,6 @@ func (s *store[T]) all() (byName map[string]T, synced bool) {
 
 func newStore[T any](parse func(*object.Object) T, same func(a, b T) bool,
 	changed func()) *store[T] {
-	return &store[T]{parse: parse, same: same, changed: changed, byName: map[string]T{}}
+	return &store[T]{parse: parse, same: same, changed: changed, byName: map[string]T{},
+		touched: touched{names: map[string]bool{}}}
 }

@@ -100,6 +100,9 @@ func Closed(cfg config.Config, nodeAddrs, vips []netip.Addr) (guard.Settings, ho
 
 // without returns the elements of addrs that are not in others.
 func without(addrs, others []netip.Addr) (rest []netip.Addr) {
+	if len(addrs) == 0 {
+		return nil
+	}
 	has := make(map[netip.Addr]bool, len(others))
 	for _, a := range others {
 		has[a] = true

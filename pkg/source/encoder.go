@@ -4,72 +4,90 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
-	"strings"
+	"net/netip"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// encoder encodes successive tables. For a peer that did not change since the last table, it copies
-// the text of that table. This is fast, because usually one peer of many changes at a time. The
-// zero value is ready for use.
+// encoder encodes successive tables. It encodes only peers that did not have the same content in
+// the last table, and copies the text of the others. This is fast, because usually one peer of many
+// changes at a time. The zero value is ready for use.
 type encoder struct {
-	// text is the text of the last table. peers are its peers, sorted by name. spans[i] is the
-	// place of peers[i] in text.
-	text  []byte
-	peers []cluster.Node
-	spans []span
-	// spare is the text before that. The next text reuses its memory.
-	spare []byte
+	peers cluster.Memo[[]byte]
+	// text is the last text. spare is the text before that. The next text reuses its memory.
+	text, spare []byte
 }
 
-type span struct{ from, to int }
+// noPeers and noAddrs are the texts of the peers and node addresses of a table without them. They
+// cannot occur within a JSON string, because quotes are escaped there.
+var (
+	noPeers = []byte(`"peers":[]`)
+	noAddrs = []byte(`"nodeAddrs":[]`)
+)
 
-// noPeers is the text of the peers of a table without peers. It cannot occur within a JSON string,
-// because quotes are escaped there.
-var noPeers = []byte(`"peers":[]`)
-
-// encode returns the same text as Encode, but with [] for nil peers. The caller may use the text
-// until the second call after this one.
+// encode returns the same text as Encode, but with [] for nil peers. Peers are sorted by name. The
+// caller may use the text until the second call after this one.
 func (e *encoder) encode(t cluster.Table) ([]byte, error) {
 	rest := t
 	rest.Peers = []cluster.Node{}
+	if t.NodeAddrs != nil {
+		rest.NodeAddrs = []netip.Addr{}
+	}
 	frame, err := Encode(rest)
 	if err != nil {
 		return nil, err
 	}
-	at := bytes.Index(frame, noPeers)
-	if at < 0 {
-		return nil, fmt.Errorf("encode snapshot: no place for peers in %q", frame)
+	before, frame, hasPeers := bytes.Cut(frame, noPeers)
+	between, after, hasAddrs := bytes.Cut(frame, noAddrs)
+	if !hasPeers || hasAddrs != (t.NodeAddrs != nil) {
+		return nil, fmt.Errorf("encode snapshot: no place for peers and addresses in %q", frame)
 	}
-	at += len(noPeers) - 1
 
-	text := append(e.spare[:0], frame[:at]...)
-	spans := make([]span, 0, len(t.Peers))
-	for i, n := range t.Peers {
-		if i > 0 {
-			text = append(text, ',')
-		}
-		from := len(text)
-		if text, err = e.appendNode(text, n); err != nil {
-			return nil, err
-		}
-		spans = append(spans, span{from, len(text)})
+	text := append(append(e.spare[:0], before...), noPeers[:len(noPeers)-1]...)
+	if text, err = e.appendPeers(text, t.Peers); err != nil {
+		return nil, err
 	}
-	text = append(text, frame[at:]...)
-	e.text, e.spare, e.peers, e.spans = text, e.text, t.Peers, spans
+	text = append(append(text, ']'), between...)
+	if hasAddrs {
+		text = appendAddrs(append(text, noAddrs[:len(noAddrs)-1]...), t.NodeAddrs)
+		text = append(append(text, ']'), after...)
+	}
+	e.text, e.spare = text, e.text
 	return text, nil
 }
 
-func (e *encoder) appendNode(text []byte, n cluster.Node) ([]byte, error) {
-	i, known := slices.BinarySearchFunc(e.peers, n.Name,
-		func(p cluster.Node, name string) int { return strings.Compare(p.Name, name) })
-	if known && e.peers[i].Equal(n) {
-		return append(text, e.text[e.spans[i].from:e.spans[i].to]...), nil
+func (e *encoder) appendPeers(text []byte, peers []cluster.Node) ([]byte, error) {
+	var failed error
+	differs := func(a, b []byte) bool { return false }
+	for i, b := range e.peers.Map(peers, differs, func(n cluster.Node) []byte {
+		b, err := json.Marshal(n)
+		if err != nil {
+			failed = fmt.Errorf("encode snapshot: node %s: %w", n.Name, err)
+		}
+		return b
+	}) {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(text, b...)
 	}
-	b, err := json.Marshal(n)
-	if err != nil {
-		return nil, fmt.Errorf("encode snapshot: node %s: %w", n.Name, err)
+	if failed != nil {
+		e.peers.Forget()
 	}
-	return append(text, b...), nil
+	return text, failed
+}
+
+func appendAddrs(text []byte, addrs []netip.Addr) []byte {
+	for i, a := range addrs {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		if a.Zone() != "" { // it may need escapes
+			b, _ := json.Marshal(a)
+			text = append(text, b...)
+			continue
+		}
+		text = append(a.AppendTo(append(text, '"')), '"')
+	}
+	return text
 }

@@ -47,6 +47,9 @@ func TestEncoderWritesWhatEncodeWrites(t *testing.T) {
 			slices.SortFunc(table.Peers, func(a, b cluster.Node) int {
 				return strings.Compare(a.Name, b.Name)
 			})
+			table.NodeAddrs = rapid.SampledFrom([][]netip.Addr{nil, {},
+				{netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("fd42::1%\"")}}).Draw(t,
+				"node addresses")
 			if rapid.Bool().Draw(t, "self") {
 				self := numbered(10, 1)
 				self.Name = `"peers":[]`

@@ -45,6 +45,8 @@ type Manager struct {
 	have *LiveState
 	// want is the Spec of the last Sync if that succeeded, else nil.
 	want *Spec
+	// settled reports whether have was compared with want, and matches it.
+	settled bool
 	// writes counts the ends of Sync. If it changes during a reading, the reading is older than
 	// have.
 	writes uint64
@@ -55,6 +57,9 @@ type Manager struct {
 	contacts map[peerID]*contact
 	// sent is the Sent of each peer in the last reading.
 	sent atomic.Pointer[map[peerName]Sent]
+
+	// owned is the state that Sync changes in place. It is used only while syncing is held.
+	owned *owned
 }
 
 type peerID struct {
@@ -76,6 +81,9 @@ func NewManager(sys System, now func() time.Time) *Manager {
 func (m *Manager) Sync(ctx context.Context, want Spec) (Changes, error) {
 	m.syncing.Lock()
 	defer m.syncing.Unlock()
+	if c, done, err := m.syncPart(ctx, want); done {
+		return c, err
+	}
 	if err := want.Check(); err != nil {
 		return Changes{}, err
 	}
@@ -136,12 +144,12 @@ func (m *Manager) remember(want Spec, have LiveState, c Changes, whole bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.writes++
-	m.have, m.want = nil, nil
+	m.have, m.want, m.settled = nil, nil, false
 	if !whole {
 		return
 	}
 	after := have.after(want, c)
-	m.have, m.want = &after, &want
+	m.have, m.want, m.settled = &after, &want, true
 	m.claims, m.nameFor = map[peerID]netip.AddrPort{}, map[wgkey.Public]string{}
 	for _, d := range want.Devices {
 		for _, p := range d.Peers {
@@ -169,15 +177,21 @@ func (m *Manager) Status(ctx context.Context) (LiveState, error) {
 // kernel has no notification for such changes. If they differ, the next Sync reads and corrects
 // them.
 func (m *Manager) Watch(ctx context.Context) (differs bool, err error) {
-	st, current, err := m.read(ctx)
+	m.reading.Lock()
+	defer m.reading.Unlock()
+	st, current, err := m.readLocked(ctx)
 	if err != nil || !current {
 		return false, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	differs = m.want != nil && !Diff(*m.want, st, m.now()).Empty()
-	if differs {
+	switch {
+	case differs:
 		m.have = nil
+	case m.want != nil && m.have != nil:
+		// A Sync since the reading has settled its own state, and there was no other reading.
+		m.settled = true
 	}
 	return differs, nil
 }
@@ -187,6 +201,10 @@ func (m *Manager) Watch(ctx context.Context) (differs bool, err error) {
 func (m *Manager) read(ctx context.Context) (st LiveState, current bool, err error) {
 	m.reading.Lock()
 	defer m.reading.Unlock()
+	return m.readLocked(ctx)
+}
+
+func (m *Manager) readLocked(ctx context.Context) (st LiveState, current bool, err error) {
 	m.mu.Lock()
 	writes := m.writes
 	m.mu.Unlock()
@@ -204,7 +222,7 @@ func (m *Manager) read(ctx context.Context) (st LiveState, current bool, err err
 	}
 	m.observeLocked(st)
 	if current = m.writes == writes; current {
-		m.have = &st
+		m.have, m.settled = &st, false
 	}
 	return st, current, nil
 }

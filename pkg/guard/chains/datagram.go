@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -42,6 +43,14 @@ type Datagrams struct {
 	// other source is replaced by the preferred one of Settings.SelfAddrs. If SelfAddrs has no
 	// address of the datagram's family, the datagram is dropped.
 	Bind bool
+}
+
+func (d *Datagrams) equal(e *Datagrams) bool {
+	if d == nil || e == nil {
+		return d == e
+	}
+	return d.Port == e.Port && (d.Sources == nil) == (e.Sources == nil) &&
+		slices.Equal(d.Sources, e.Sources) && d.Add == e.Add && d.Bind == e.Bind
 }
 
 func (d *Datagrams) validate() error {

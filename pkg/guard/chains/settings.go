@@ -38,6 +38,16 @@ type Settings struct {
 	Unsampled bool
 }
 
+// Equal reports whether s and o are the same, with their lists in the same order.
+func (s Settings) Equal(o Settings) bool {
+	// A nil list keeps what is in force, and an empty one does not.
+	same := func(a, b []netip.Addr) bool { return (a == nil) == (b == nil) && slices.Equal(a, b) }
+	return slices.Equal(s.Ranges, o.Ranges) && same(s.NodeAddrs, o.NodeAddrs) &&
+		same(s.VIPs, o.VIPs) && (s.PodPrefixes == nil) == (o.PodPrefixes == nil) &&
+		slices.Equal(s.PodPrefixes, o.PodPrefixes) && same(s.SelfAddrs, o.SelfAddrs) &&
+		s.Datagrams.equal(o.Datagrams) && s.Unsampled == o.Unsampled
+}
+
 // Validate returns an error that joins all mistakes in the settings.
 func (s Settings) Validate() error {
 	var errs []error

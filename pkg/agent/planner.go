@@ -1,0 +1,159 @@
+package agent
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/pathmtu"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
+)
+
+// planner makes the decisions of successive turns. Each equals the decision of the function decide,
+// but a planner plans only peers that changed, and parts of the decision that do not change keep
+// their memory. The zero value is ready for use.
+type planner struct {
+	tunnel tunnel.Planner
+
+	// ways holds the routes to peers for the inputs common and paths. peers and notes are the parts
+	// of all in wayList.
+	ways    cluster.Memo[way]
+	common  routeInputs
+	paths   map[string]int
+	wayList []way
+	peers   []hostnet.Peer
+	notes   []string
+
+	// probed holds the peers whose paths are probed, for the inputs probedBy.
+	probed   cluster.Memo[pathmtu.Peer]
+	probedBy routeInputs
+
+	senders cluster.Memo[sender]
+	// sources are the sources of all in bound.
+	bound   []sender
+	sources []netip.Addr
+}
+
+// routeInputs holds the inputs that concern the routes to each peer, besides the paths.
+type routeInputs struct {
+	underlay               cluster.Families
+	underlayMTU, deviceMTU int
+}
+
+// way holds the routes to a peer, and a note if it is unreachable.
+type way struct {
+	peer hostnet.Peer
+	note string
+}
+
+func sameWay(a, b way) bool { return a.note == b.note && a.peer.Equal(b.peer) }
+
+// sender holds the sources of tunnel datagrams of a peer.
+type sender struct {
+	sources []netip.Addr
+	// bound reports whether the peer's version sends from these sources only.
+	bound bool
+}
+
+func sameSender(a, b sender) bool {
+	return a.bound == b.bound && slices.Equal(a.sources, b.sources)
+}
+
+// senderOf returns the sender of a peer.
+func senderOf(n cluster.Node) sender {
+	return sender{n.TunnelSources(), n.Claim == nil || n.Claim.Has(cluster.BoundSource)}
+}
+
+// datagrams decides from which sources tunnel datagrams are accepted: from the addresses of
+// believed nodes, once every node sends only from its addresses. text describes the sources for
+// status.
+func (p *planner) datagrams(in inputs) (d *guard.Datagrams, text string) {
+	if in.cfg.Tunnel.Roaming {
+		return &guard.Datagrams{}, "anywhere: tunnel.roaming is set"
+	}
+	senders := p.senders.Map(in.table.Peers, sameSender, senderOf)
+	// A snapshot source does not contain versions of nodes. Its nodes count as having this version.
+	if in.synced && in.cfg.Source.Kind == config.SourceKubernetes {
+		i := slices.IndexFunc(senders, func(s sender) bool { return !s.bound })
+		if i >= 0 {
+			return &guard.Datagrams{Bind: true}, fmt.Sprintf(
+				"anywhere: node %s has an older version, which sends from "+
+					"any of its addresses: upgrade it, or delete its Node", in.table.Peers[i].Name)
+		}
+	}
+	if p.sources == nil || !sharedSlice(senders, p.bound) {
+		p.bound, p.sources = senders, []netip.Addr{}
+		for _, s := range senders {
+			p.sources = append(p.sources, s.sources...)
+		}
+	}
+	d = &guard.Datagrams{Port: uint16(in.cfg.Tunnel.Port), Sources: p.sources, Add: !in.synced,
+		Bind: true}
+	if d.Add {
+		return d, "the same sources as before; the versions of other nodes are not known yet"
+	}
+	return d, "believed nodes"
+}
+
+// hostPeers returns the routes to believed peers, and notes about unreachable peers. A peer without
+// a common family has no device. If the path to a peer is too narrow for IPv6, the peer has no IPv6
+// routes: its IPv6 addresses are then unreachable, instead of a black hole.
+func (p *planner) hostPeers(in inputs, underlay cluster.Families,
+	deviceMTU int) (peers []hostnet.Peer, notes []string) {
+	if now := (routeInputs{underlay, in.underlayMTU, deviceMTU}); now != p.common ||
+		!maps.Equal(in.pathMTU, p.paths) {
+		p.ways.Forget()
+		p.common, p.paths = now, in.pathMTU
+	}
+	ways := p.ways.Map(in.table.Peers, sameWay, func(n cluster.Node) way {
+		peer, note := hostPeer(n, in, underlay, deviceMTU)
+		return way{peer, note}
+	})
+	if sharedSlice(ways, p.wayList) {
+		return p.peers, p.notes
+	}
+
+	p.wayList, p.peers, p.notes = ways, make([]hostnet.Peer, 0, len(ways)), nil
+	for _, w := range ways {
+		p.peers = append(p.peers, w.peer)
+		if w.note != "" {
+			p.notes = append(p.notes, w.note)
+		}
+	}
+	return p.peers, p.notes
+}
+
+// probePeers returns the peers whose paths are probed, with an address of the family that their
+// tunnel uses. If no peer changed, it is the slice of the last turn.
+func (p *planner) probePeers(in inputs, d decision) []pathmtu.Peer {
+	underlay := cluster.Node{Addresses: d.host.SelfAddrs}.AddressFamilies()
+	if now := (routeInputs{underlay: underlay, deviceMTU: d.podMTU}); now != p.probedBy {
+		p.probed.Forget()
+		p.probedBy = now
+	}
+	same := func(a, b pathmtu.Peer) bool { return a == b }
+	peers := p.probed.Map(in.table.Peers, same, func(n cluster.Node) pathmtu.Peer {
+		endpoint, ok := n.Endpoint(underlay)
+		if !ok || !slices.Contains(n.Addresses, endpoint.Addr()) {
+			// A contested address is an endpoint, but no packet inside the tunnel has it.
+			return pathmtu.Peer{}
+		}
+		return pathmtu.Peer{Name: n.Name, Device: deviceName, Addr: endpoint.Addr(),
+			DeviceMTU: d.podMTU}
+	})
+	unprobed := func(p pathmtu.Peer) bool { return p.Device == "" }
+	if slices.ContainsFunc(peers, unprobed) {
+		return slices.DeleteFunc(slices.Clone(peers), unprobed)
+	}
+	return peers
+}
+
+// sharedSlice reports whether a and b are the same slice, with the same memory.
+func sharedSlice[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
