@@ -9,8 +9,10 @@
 //   - A path that drops large packets and carries small ones is noticed within an Interval of
 //     traffic. A binary search then finds the size, in steps of 16 bytes, to which WireGuard pads.
 //   - A size counts as carried only after a probe of that size was answered.
-//   - Random loss and dead peers do not lower the size.
-//   - The full size is tried again after RaiseInterval.
+//   - Random loss and dead peers do not lower the size. A slow peer does not either: an answer that
+//     comes after its probe counted as lost still shows that the path carries its size.
+//   - A size that was lowered wrongly, by losses in a row, does not stay: the full size is tried
+//     again after RaiseMin, then after twice that, and so on, up to RaiseInterval.
 //
 // Where the tunnel may send segmented datagrams, each check ends with a burst: eight probes of the
 // size in one segmented datagram. If the kernel or a device on the path cannot handle segmented

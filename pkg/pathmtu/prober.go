@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,10 +32,12 @@ type ProberConfig struct {
 	Sources []netip.Addr
 	// Port is the UDP port; 0 means abi.ProbePort.
 	Port uint16
-	// Timing sets the pace. By default, the size is checked every minute, the full size is tried
-	// every ten minutes, and three probes of a size must be lost.
+	// Timing sets the pace. By default, the size is checked every minute, and three probes of a
+	// size must be lost. After the size was lowered, the full size is tried after 10 s, then after
+	// twice that, and so on, up to every ten minutes.
 	Timing Timing
-	// Timeout is the longest wait for an answer; 0 means 300 ms.
+	// Timeout is the wait for an answer after which the next probe is sent; 0 means 300 ms. It
+	// doubles with each answer that comes later, up to ten times its value.
 	Timeout time.Duration
 	// Believed are sizes that an earlier Prober found, by the name of the peer. The first search of
 	// such a peer begins with that size and then tries the full size.
@@ -81,6 +84,8 @@ type target struct {
 	told     int    // the size that was last reported, or the initial one
 	nonce    uint64 // of the probe under way; 0 means none
 	deadline time.Time
+	timeout  time.Duration
+	sent     []message // the probes since the search was last idle, at most maxSent
 	demand   demand
 	probing  bool // a probe was sent since the search was last seen idle
 
@@ -99,8 +104,8 @@ func New(o ProberConfig) *Prober {
 		o.Timeout = 300 * time.Millisecond
 	}
 	if o.Timing == (Timing{}) {
-		o.Timing = Timing{Interval: time.Minute, RaiseInterval: 10 * time.Minute,
-			RetryMin: 2 * time.Second, Tries: 3}
+		o.Timing = Timing{Interval: time.Minute, RaiseMin: 10 * time.Second,
+			RaiseInterval: 10 * time.Minute, RetryMin: 2 * time.Second, Tries: 3}
 	}
 	return &Prober{o: o, peers: map[peerID]*target{}, sockets: map[socketID]*socket{},
 		believed: maps.Clone(o.Believed), changed: make(chan struct{}, 1)}
@@ -130,8 +135,8 @@ func (p *Prober) SetPeers(peers []Peer) {
 			floor = abi.MinPodMTU6
 		}
 
-		t := &target{Peer: peer, burst: burst{timing: p.o.Timing}, search: NewSearch(floor, peer.DeviceMTU, p.o.Timing, now),
-			told: peer.DeviceMTU}
+		t := &target{Peer: peer, burst: burst{timing: p.o.Timing}, timeout: p.o.Timeout,
+			search: NewSearch(floor, peer.DeviceMTU, p.o.Timing, now), told: peer.DeviceMTU}
 		if size, ok := p.believed[peer.Name]; ok && size < peer.DeviceMTU {
 			t.search.Believe(size)
 			t.told = t.search.MTU()
@@ -190,12 +195,17 @@ func (p *Prober) turn(now time.Time) time.Duration {
 			t.nonce = 0
 			t.search.Lost(now)
 		}
+
 		if t.nonce == 0 && p.wanted(t, now) {
+			if t.search.Idle() {
+				t.sent, t.timeout = t.sent[:0], max(t.timeout/2, p.o.Timeout)
+			}
 			if size, ok := t.search.Probe(now); ok {
 				t.probing = true
 				p.send(t, size, now)
 			}
 		}
+
 		p.tell(t)
 		pause = min(pause, p.turnBurst(t, now))
 		due := t.search.Next()
@@ -232,7 +242,8 @@ func (p *Prober) wanted(t *target, now time.Time) bool {
 	}
 	traffic, ok := p.o.Traffic(t.Peer)
 	t.segments = traffic.Segments
-	return ok && t.demand.due(traffic)
+	// A peer without IPv6 may get too little traffic to make a probe due.
+	return ok && (t.demand.due(traffic) || t.search.MTU() < min(abi.MinPodMTU6, t.DeviceMTU))
 }
 
 func (p *Prober) tell(t *target) {
@@ -335,6 +346,7 @@ func (p *Prober) receive(id socketID, from netip.Addr, m message, n int, now tim
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.byAddr[addrID{id.device, from}]
+
 	switch {
 	case t == nil:
 	case m.kind == kindProbe && n == max(m.size-headers(from), messageLen):
@@ -352,6 +364,12 @@ func (p *Prober) receive(id socketID, from netip.Addr, m message, n int, now tim
 		t.nonce = 0
 		t.search.Answered(now)
 		p.wake()
+	case m.kind == kindAnswer && slices.Contains(t.sent, message{kindProbe, m.nonce, m.size}):
+		t.timeout = min(2*t.timeout, 10*p.o.Timeout)
+		if t.search.AnsweredLate(m.size, now) {
+			t.nonce = 0
+			p.wake()
+		}
 	}
 	return nil
 }

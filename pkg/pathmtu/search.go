@@ -10,7 +10,10 @@ const step = 16
 type Timing struct {
 	// Interval is the pause between checks of the believed size.
 	Interval time.Duration
-	// RaiseInterval is the pause after which a larger size is tried.
+	// RaiseMin is the pause after which a larger size is tried for the first time after the size
+	// was lowered. The pause doubles each time, up to RaiseInterval. 0 means RaiseInterval.
+	RaiseMin time.Duration
+	// RaiseInterval is the longest pause after which a larger size is tried.
 	RaiseInterval time.Duration
 	// RetryMin is the first pause after a peer answered no probe of any size. The pause doubles
 	// each time, up to Interval.
@@ -44,14 +47,19 @@ type Search struct {
 	lost    int  // lost probes of that size in a row
 	doubt   bool // the believed size failed, perhaps because the peer was not up yet
 	lo, hi  int  // lo was answered or is the floor; hi failed
+	top     int  // the size whose failure began the binary search
 	next    time.Time
 	raiseAt time.Time
+	pause   time.Duration // from the last result to raiseAt
 	retry   time.Duration
 }
 
 // NewSearch returns a search that begins with ceil, the MTU of the device, as the believed size. No
 // size below floor is tried. All sizes are in bytes.
 func NewSearch(floor, ceil int, timing Timing, now time.Time) *Search {
+	if timing.RaiseMin == 0 {
+		timing.RaiseMin = timing.RaiseInterval
+	}
 	return &Search{timing: timing, floor: min(floor, ceil), ceil: ceil, believed: ceil, next: now,
 		raiseAt: now.Add(timing.RaiseInterval)}
 }
@@ -96,7 +104,7 @@ func (s *Search) Answered(now time.Time) {
 			s.begin(raise, s.ceil)
 			return
 		}
-		s.rest(now, s.timing.Interval)
+		s.check(now)
 	case raise:
 		s.believe(now, s.ceil)
 	case halve:
@@ -111,10 +119,38 @@ func (s *Search) Answered(now time.Time) {
 		}
 		s.halve(now)
 	case confirm:
-		s.rest(now, s.timing.Interval)
+		s.check(now)
 	case knock:
 		s.begin(verify, s.believed)
 	}
+}
+
+// AnsweredLate reports that a probe of size, which was sent since the search was last idle, was
+// answered after Lost had been called for it. So the path carries that size, and is slow. It
+// returns whether the search has gone on, so that the probe under way no longer matters.
+func (s *Search) AnsweredLate(size int, now time.Time) bool {
+	doubted := s.phase == control && s.doubt
+	switch {
+	case s.phase != idle && s.phase != knock && size == s.size:
+		s.Answered(now)
+	case s.phase == idle && size > s.believed:
+		s.believe(now, size)
+	case s.phase == idle || s.phase == knock || s.phase == verify || size <= s.lo:
+		return false
+	case size == s.believed:
+		s.retry = 0
+		s.check(now)
+	case doubted:
+		return false
+	case size == s.ceil:
+		s.believe(now, size)
+	default:
+		if s.lo = size; size >= s.hi {
+			s.hi = s.top
+		}
+		s.halve(now)
+	}
+	return true
 }
 
 // Lost reports that the probe under way was not answered in time.
@@ -124,9 +160,12 @@ func (s *Search) Lost(now time.Time) {
 	}
 	switch s.phase {
 	case verify:
-		s.lo, s.hi, s.doubt = s.floor, s.size, true
+		s.lo, s.hi, s.top, s.doubt = s.floor, s.size, s.size, true
 		s.begin(control, s.lo)
-	case raise, halve:
+	case raise:
+		s.hi, s.top = s.size, s.size
+		s.begin(control, s.lo)
+	case halve:
 		s.hi = s.size
 		s.begin(control, s.lo)
 	case confirm:
@@ -145,10 +184,25 @@ func (s *Search) rest(now time.Time, pause time.Duration) {
 	s.next = now.Add(pause)
 }
 
+// believe ends a search with size. If the same size was found again, the pause before a larger one
+// is tried doubles.
 func (s *Search) believe(now time.Time, size int) {
-	s.believed = size
-	s.raiseAt = now.Add(s.timing.RaiseInterval)
-	s.rest(now, s.timing.Interval)
+	if size != s.believed {
+		s.pause = 0
+	}
+	s.pause = min(max(2*s.pause, s.timing.RaiseMin), s.timing.RaiseInterval)
+	s.believed, s.raiseAt = size, now.Add(s.pause)
+	s.check(now)
+}
+
+// check ends a search. The believed size is checked after Interval, or when a larger size is due to
+// be tried.
+func (s *Search) check(now time.Time) {
+	pause := s.timing.Interval
+	if s.believed < s.ceil {
+		pause = min(pause, max(s.raiseAt.Sub(now), 0))
+	}
+	s.rest(now, pause)
 }
 
 // halve begins to probe the multiple of step in the middle between lo and hi. If there is none, it

@@ -2,14 +2,15 @@ package pathmtu
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 )
 
-var timing = Timing{Interval: time.Minute, RaiseInterval: 10 * time.Minute, RetryMin: time.Second,
-	Tries: 3}
+var timing = Timing{Interval: time.Minute, RaiseMin: 10 * time.Second,
+	RaiseInterval: 10 * time.Minute, RetryMin: time.Second, Tries: 3}
 
 // path is a simulated path and its clock.
 type path struct {
@@ -173,4 +174,110 @@ func TestBelievedSizeIsTheFirstAndNotTheLast(t *testing.T) {
 	if s.MTU() != 1440 {
 		t.Errorf("the path is wide again: believes %d", s.MTU())
 	}
+}
+
+// slowPath answers each probe that fits after a random delay.
+type slowPath struct {
+	path
+	delay   func() time.Duration
+	answers []answer
+}
+
+type answer struct {
+	sent, at time.Time
+	size     int
+}
+
+const wait = 300 * time.Millisecond
+
+// run runs the search for the time d and returns the smallest size that it believed.
+func (p *slowPath) run(s *Search, d time.Duration) (least int) {
+	least = s.MTU()
+	sent := time.Time{} // of the probe under way, zero without one
+	for end := p.now.Add(d); p.now.Before(end); least = min(least, s.MTU()) {
+		if s.Idle() && !p.now.Before(s.Next()) {
+			p.answers = nil
+		}
+
+		size, probing := s.Probe(p.now)
+		if probing && sent.IsZero() {
+			sent = p.now
+			if p.carries(size) {
+				p.answers = append(p.answers, answer{sent, sent.Add(p.delay()), size})
+			}
+		}
+		deadline := s.Next()
+		if probing {
+			deadline = sent.Add(wait)
+		}
+		i := p.first()
+		if i < 0 || p.answers[i].at.After(deadline) {
+			if p.now = deadline; probing {
+				s.Lost(p.now)
+			}
+			sent = time.Time{}
+			continue
+		}
+
+		a := p.answers[i]
+		p.now, p.answers = a.at, slices.Delete(p.answers, i, i+1)
+		if a.sent.Equal(sent) {
+			s.Answered(p.now)
+			sent = time.Time{}
+		} else if s.AnsweredLate(a.size, p.now) {
+			sent = time.Time{}
+		}
+	}
+	return least
+}
+
+// first returns the index of the answer that comes next, or -1 if there is none.
+func (p *slowPath) first() int {
+	next := -1
+	for i, a := range p.answers {
+		if next < 0 || a.at.Before(p.answers[next].at) {
+			next = i
+		}
+	}
+	return next
+}
+
+// TestSlowPeerDoesNotLowerTheMTU has a peer whose answers come later than probes count as lost. A
+// busy machine lost IPv6 that way: 976 bytes were found on a path that carried 1,440.
+func TestSlowPeerDoesNotLowerTheMTU(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := &slowPath{path: path{device: 1440, now: start()}}
+		p.mtu = rapid.SampledFrom([]int{1440, 1440, 1360, 1280, 1008}).Draw(t, "path")
+		slowest := rapid.Int64Range(1, 850).Draw(t, "slowest")
+		luck := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "luck"), 0))
+		p.delay = func() time.Duration {
+			return time.Duration(luck.Int64N(slowest)) * time.Millisecond
+		}
+		s := NewSearch(576, p.device, timing, p.now)
+		least := p.run(s, 10*time.Minute)
+		if p.mtu == p.device && least < p.device {
+			t.Fatalf("%d was believed, the path carries %d", least, p.device)
+		}
+		if s.MTU() != p.best() {
+			t.Fatalf("believes %d, the path carries %d", s.MTU(), p.best())
+		}
+	})
+}
+
+// TestWrongSizeDoesNotStay has a path that loses many probes for a while.
+func TestWrongSizeDoesNotStay(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := &path{device: 1440, mtu: 1440, now: start()}
+		p.rand = rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "luck"), 0)).Float64
+		s := NewSearch(576, p.device, timing, p.now)
+		for range 10 {
+			p.loss = 0.7
+			p.run(s, timing.Interval)
+			p.loss = 0
+			p.run(s, 4*timing.Interval)
+			if s.MTU() != p.device {
+				t.Fatalf("believes %d four minutes after the losses", s.MTU())
+			}
+		}
+	})
 }

@@ -5,13 +5,23 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"time"
 )
 
+// maxSent is the number of probes of a search whose late answers count. A search sends some 70 at
+// most, and an answer comes at most a few probes late.
+const maxSent = 16
+
 // send sends a probe. A probe that cannot be sent counts as lost when its deadline passes.
 func (p *Prober) send(t *target, size int, now time.Time) {
-	t.nonce, t.deadline = newNonce(), now.Add(p.o.Timeout)
-	p.put(t, message{kindProbe, t.nonce, size}, 1)
+	t.nonce, t.deadline = newNonce(), now.Add(t.timeout)
+	probe := message{kindProbe, t.nonce, size}
+	if len(t.sent) == maxSent {
+		t.sent = slices.Delete(t.sent, 0, 1)
+	}
+	t.sent = append(t.sent, probe)
+	p.put(t, probe, 1)
 }
 
 func newNonce() uint64 {
@@ -50,7 +60,7 @@ func (p *Prober) turnBurst(t *target, now time.Time) time.Duration {
 		return maxPause
 	}
 	if t.burstNonce == 0 && !now.Before(due) {
-		t.burstNonce, t.burstDeadline = newNonce(), now.Add(p.o.Timeout)
+		t.burstNonce, t.burstDeadline = newNonce(), now.Add(4*t.timeout)
 		p.put(t, message{kindProbe, t.burstNonce, t.search.MTU()}, t.burst.count())
 	}
 	if t.burstNonce != 0 {

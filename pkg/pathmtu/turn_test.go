@@ -31,3 +31,30 @@ func TestCheckOfOneProbeDoesNotCountAsTraffic(t *testing.T) {
 		t.Errorf("%d checks of a peer that was sent nothing since the first", checks)
 	}
 }
+
+// The answer to a probe that counted as lost ends a search, and makes later waits longer.
+func TestLateAnswerEndsASearch(t *testing.T) {
+	addr := netip.MustParseAddr("198.18.7.2")
+	p := New(ProberConfig{Log: slog.New(slog.DiscardHandler)})
+	p.SetPeers([]Peer{{Name: "b", Device: "veil0", Addr: addr, DeviceMTU: 1440}})
+	target, now := p.peers[peerID{"b", "veil0"}], time.Now()
+	p.turn(now)
+	first := target.nonce
+
+	for target.search.phase != control {
+		now = now.Add(target.timeout)
+		p.turn(now)
+	}
+	probe := target.nonce
+	p.receive(socketID{"veil0", false}, addr, message{kindAnswer, 1, 1440}, messageLen, now)
+	if target.search.phase != control || target.nonce != probe {
+		t.Fatal("an answer to no probe counted")
+	}
+	p.receive(socketID{"veil0", false}, addr, message{kindAnswer, first, 1440}, messageLen, now)
+	if !target.search.Idle() || target.nonce != 0 || target.search.MTU() != 1440 {
+		t.Errorf("after the late answer: %+v", *target.search)
+	}
+	if target.timeout != 2*p.o.Timeout {
+		t.Errorf("waits %v after a late answer", target.timeout)
+	}
+}
