@@ -13,46 +13,72 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// writeArchive writes a tar archive with the OCI layout of the image. It replaces a file at path as
-// a whole.
-func writeArchive(path, tag string, img v1.Image) (err error) {
+// writeArchive writes a tar archive with an OCI layout, and returns the digest of what tag refers to:
+// the one image, or the index of several images for different architectures. It replaces a file at
+// path as a whole.
+func writeArchive(path, tag string, images []v1.Image) (digest v1.Hash, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
+		return digest, err
 	}
 
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".layout-")
 	if err != nil {
-		return err
+		return digest, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	l, err := layout.Write(dir, empty.Index)
-	if err != nil {
-		return fmt.Errorf("write the layout: %w", err)
-	}
-	config, err := img.ConfigFile()
-	if err != nil {
-		return err
-	}
-
-	err = l.AppendImage(img,
-		layout.WithPlatform(v1.Platform{OS: config.OS, Architecture: config.Architecture}),
-		layout.WithAnnotations(map[string]string{
-			// containerd reads the first annotation. The specification defines the second.
-			"io.containerd.image.name":          tag,
-			"org.opencontainers.image.ref.name": tag,
-		}))
-	if err != nil {
-		return fmt.Errorf("write the layout: %w", err)
+	if digest, err = writeLayout(dir, tag, images); err != nil {
+		return digest, fmt.Errorf("write the layout: %w", err)
 	}
 
 	tmp := path + ".new"
 	if err := packDir(tmp, dir); err != nil {
-		return errors.Join(fmt.Errorf("pack the layout: %w", err), os.Remove(tmp))
+		return digest, errors.Join(fmt.Errorf("pack the layout: %w", err), os.Remove(tmp))
 	}
 
-	return os.Rename(tmp, path)
+	return digest, os.Rename(tmp, path)
+}
+
+// writeLayout writes the OCI layout of the images into the empty folder dir.
+func writeLayout(dir, tag string, images []v1.Image) (digest v1.Hash, err error) {
+	l, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return digest, err
+	}
+
+	annotations := layout.WithAnnotations(map[string]string{
+		// containerd reads the first annotation. The specification defines the second.
+		"io.containerd.image.name":          tag,
+		"org.opencontainers.image.ref.name": tag,
+	})
+	platforms := make([]v1.Platform, len(images))
+	for i, img := range images {
+		config, err := img.ConfigFile()
+		if err != nil {
+			return digest, err
+		}
+		platforms[i] = v1.Platform{OS: config.OS, Architecture: config.Architecture}
+	}
+
+	if len(images) == 1 {
+		if digest, err = images[0].Digest(); err != nil {
+			return digest, err
+		}
+		return digest, l.AppendImage(images[0], layout.WithPlatform(platforms[0]), annotations)
+	}
+
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for i, img := range images {
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img,
+			Descriptor: v1.Descriptor{Platform: &platforms[i]}})
+	}
+	if digest, err = index.Digest(); err != nil {
+		return digest, err
+	}
+	return digest, l.AppendIndex(index, annotations)
 }
 
 // packDir writes a tar archive of a folder. For reproducible output, entries are sorted, belong to

@@ -12,7 +12,9 @@ import (
 	"strings"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/spf13/pflag"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
@@ -38,7 +40,8 @@ func TestSameFilesSameBytes(t *testing.T) {
 		img, err := newImage(recipes[0], "amd64", "v0.1.0", someFiles())
 		errtest.Must(t, err)
 		path := filepath.Join(t.TempDir(), "image.tar")
-		errtest.Must(t, writeArchive(path, "localhost/kubeveil:test", img))
+		_, err = writeArchive(path, "localhost/kubeveil:test", []v1.Image{img})
+		errtest.Must(t, err)
 		if archives[i], err = os.ReadFile(path); err != nil {
 			t.Fatal(err)
 		}
@@ -103,10 +106,9 @@ func TestArchiveIsALayout(t *testing.T) {
 	img, err := newImage(recipes[0], "arm64", "v0.1.0", someFiles())
 	errtest.Must(t, err)
 	dir := t.TempDir()
-	if err := writeArchive(filepath.Join(dir, "image.tar"), "localhost/kubeveil:test",
-		img); err != nil {
-		t.Fatal(err)
-	}
+	_, err = writeArchive(filepath.Join(dir, "image.tar"), "localhost/kubeveil:test",
+		[]v1.Image{img})
+	errtest.Must(t, err)
 
 	unpack(t, filepath.Join(dir, "image.tar"), filepath.Join(dir, "layout"))
 	index, err := layout.ImageIndexFromPath(filepath.Join(dir, "layout"))
@@ -131,6 +133,45 @@ func TestArchiveIsALayout(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 2 {
 		t.Errorf("left beside the archive: %v, %v", entries, err)
+	}
+}
+
+// Two architectures make one index, and the digest is the digest of that index.
+func TestIndexOfTwoArchitectures(t *testing.T) {
+	var images []v1.Image
+	for _, arch := range []string{"amd64", "arm64"} {
+		img, err := newImage(recipes[0], arch, "v0.1.0", someFiles())
+		errtest.Must(t, err)
+		images = append(images, img)
+	}
+	dir := t.TempDir()
+	digest, err := writeArchive(filepath.Join(dir, "image.tar"), "localhost/kubeveil:test", images)
+	errtest.Must(t, err)
+
+	unpack(t, filepath.Join(dir, "image.tar"), filepath.Join(dir, "layout"))
+	top, err := layout.ImageIndexFromPath(filepath.Join(dir, "layout"))
+	errtest.Must(t, err)
+	m, err := top.IndexManifest()
+	errtest.Must(t, err)
+	if len(m.Manifests) != 1 || m.Manifests[0].Digest != digest ||
+		m.Manifests[0].MediaType != types.OCIImageIndex ||
+		m.Manifests[0].Annotations["io.containerd.image.name"] != "localhost/kubeveil:test" {
+		t.Fatalf("index.json: %+v, want one index %s", m, digest)
+	}
+
+	index, err := top.ImageIndex(digest)
+	errtest.Must(t, err)
+	m, err = index.IndexManifest()
+	errtest.Must(t, err)
+	for i, arch := range []string{"amd64", "arm64"} {
+		img, err := index.Image(m.Manifests[i].Digest)
+		errtest.Must(t, err)
+		config, err := img.ConfigFile()
+		errtest.Must(t, err)
+		if m.Manifests[i].Platform.Architecture != arch || config.Architecture != arch {
+			t.Errorf("image %d: %+v, %s, want %s", i, m.Manifests[i].Platform, config.Architecture,
+				arch)
+		}
 	}
 }
 

@@ -6,7 +6,7 @@
 //
 // Usage:
 //
-//	go run ./hack/image [--image kubeveil] [--arch amd64] [--tag localhost/kubeveil:dev]
+//	go run ./hack/image [--image kubeveil] [--arch amd64,arm64] [--tag localhost/kubeveil:dev]
 //		[--version V] [--out out/images/kubeveil.tar]
 //
 // The result is an OCI image layout in a tar archive, which these read:
@@ -29,6 +29,7 @@ import (
 	"strings"
 	"syscall"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/pflag"
 
 	"github.com/kubeveil/kubeveil/internal/commandline"
@@ -42,8 +43,7 @@ Usage: go run ./hack/image [flags]
 Examples:
   go run ./hack/image                           the product: out/images/kubeveil.tar
   go run ./hack/image --image kubeveil-tools    what suites and veilctl run in pods of their own
-  go run ./hack/image --arch arm64 --out out/images/kubeveil-arm64.tar
-                                                for other nodes
+  go run ./hack/image --arch amd64,arm64        an index with an image for each of both
   go run ./hack/image --tag registry.example/kubeveil:v0.1.0 --version v0.1.0
 
 What reads the archive:
@@ -53,8 +53,11 @@ What reads the archive:
 Flags:
 `
 
-// order describes what to build.
-type order struct{ image, arch, tag, version, out string }
+// order describes what to build: one image, or an index of images if there are several arches.
+type order struct {
+	image, tag, version, out string
+	arches                   []string
+}
 
 func main() {
 	o, err := read(os.Args[1:], os.Stdout)
@@ -81,7 +84,8 @@ func read(args []string, help io.Writer) (o order, err error) {
 	flags := commandline.New("go run ./hack/image")
 	flags.StringVar(&o.image, "image", recipes[0].name,
 		"which `image`: kubeveil, kubeveil-csi or kubeveil-tools")
-	flags.StringVar(&o.arch, "arch", runtime.GOARCH, "`architecture` as Go names it")
+	flags.StringSliceVar(&o.arches, "arch", []string{runtime.GOARCH},
+		"`architectures` as Go names them, with commas between them")
 	flags.StringVar(&o.tag, "tag", "",
 		"`name` under which a runtime that imports the image finds it (default "+
 			"localhost/IMAGE:dev)")
@@ -112,31 +116,35 @@ func run(ctx context.Context, o order) (digest string, err error) {
 		o.version = strings.TrimSpace(string(said))
 	}
 
-	root := filepath.Join(filepath.Dir(o.out), "root-"+o.arch)
-	if err := compile(ctx, r, o.arch, o.version, root); err != nil {
-		return "", err
+	images := make([]v1.Image, len(o.arches))
+	for i, arch := range o.arches {
+		root := filepath.Join(filepath.Dir(o.out), "root-"+arch)
+		if images[i], err = imageFor(ctx, r, arch, o.version, root); err != nil {
+			return "", err
+		}
+	}
+
+	hash, err := writeArchive(o.out, o.tag, images)
+	return hash.String(), err
+}
+
+// imageFor returns the image for one architecture. Its programs are built in the folder root.
+func imageFor(ctx context.Context, r recipe, arch, version, root string) (v1.Image, error) {
+	if err := compile(ctx, r, arch, version, root); err != nil {
+		return nil, err
 	}
 	files, err := readFiles(r, root)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	if err := addHost(ctx, files, o.arch, r.host); err != nil {
-		return "", err
+	if err := addHost(ctx, files, arch, r.host); err != nil {
+		return nil, err
 	}
 	if err := addHostFiles(files, r); err != nil {
-		return "", err
+		return nil, err
 	}
 
-	img, err := newImage(r, o.arch, o.version, files)
-	if err != nil {
-		return "", err
-	}
-	hash, err := img.Digest()
-	if err != nil {
-		return "", fmt.Errorf("digest of the image: %w", err)
-	}
-
-	return hash.String(), writeArchive(o.out, o.tag, img)
+	return newImage(r, arch, version, files)
 }
 
 // compile builds the programs of the recipe into folders below root. Programs that are up to date
