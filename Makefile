@@ -28,6 +28,16 @@ images: ## container images as OCI archives: out/images/kubeveil.tar, and kubeve
 image-csi: deps ## container image of the CSI driver and its side-cars: out/images/kubeveil-csi.tar (9 minutes cold)
 	@$(GO) run ./hack/image --image kubeveil-csi --out $(OUT)/images/kubeveil-csi.tar
 
+.PHONY: release
+release: ## a release: out/release/VERSION (VERSION=v0.1.0 KEY=FILE NAME=registry.example/kubeveil)
+	@$(GO) run ./hack/release --version '$(VERSION)' --key '$(KEY)' \
+		$(if $(NAME),--name '$(NAME)')
+
+.PHONY: test-release
+test-release: ## two whole releases of this commit: equal, and checked (COLD=1: no cache for one)
+	@KUBEVEIL_RELEASE=$(if $(COLD),cold,1) $(GO) test -count=1 -timeout 60m -v \
+		-run '^TestTwoBuildsAreEqual$$' ./hack/release
+
 .PHONY: kubernetes
 kubernetes: ## kube-apiserver, kube-proxy and etcd for the lab: those of KUBEBUILDER_ASSETS or the path, else built (8 minutes cold)
 	@hack/build-kubernetes.sh

@@ -8,6 +8,7 @@
 #   the tests of ClusterNetworkPolicy               hack/tools/network-policy-api/go.mod
 #   cyclonus, which NetworkPolicy is compared with  hack/tools/cyclonus/go.mod
 #   promtool, which tests the alerts                hack/tools/promtool/go.mod
+#   kustomize, which renders releases               hack/tools/kustomize/go.mod
 
 # The compiler of the BPF programs: Debian 12's.
 CLANG_VERSION=14

@@ -1,0 +1,15 @@
+// Command release writes the folder of a release, from which Kubeveil is checked and installed:
+//
+//	go run ./hack/release --version v0.1.0 --key ~/.ssh/release [--name registry.example/kubeveil]
+//
+// It promises:
+//   - The folder is of the commit that the tag names. A tree with any other file is refused, before
+//     anything is written.
+//   - The same commit, Go version and name give the same bytes in each folder. Only the signature
+//     may differ.
+//   - The folder appears by one rename(2), so it is whole or absent.
+//   - SHA256SUMS has every other file of the folder, and the signature is over SHA256SUMS.
+//   - The key is outside the tree. The program hands its name to ssh-keygen, and never reads it.
+//
+// It publishes nothing. docs/design/0041-release.md has the decisions. Start reading at release.
+package main

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+// run runs a program in dir.
+func run(t *testing.T, dir, name string, args ...string) {
+	t.Helper()
+	c := exec.Command(name, args...)
+	c.Dir = dir
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v: %s", c, err, out)
+	}
+}
+
+// newTree returns an order for a checkout with one commit and the tag v0.1.0, and with a key.
+func newTree(t *testing.T) order {
+	t.Helper()
+	nettest.NeedProgram(t, "git")
+	dir := t.TempDir()
+	tree := filepath.Join(dir, "tree")
+	errtest.Must(t, os.Mkdir(tree, 0o755))
+	filetest.Write(t, filepath.Join(tree, "file"), []byte("text"), 0o600)
+	filetest.Write(t, filepath.Join(tree, ".gitignore"), []byte("/out/\n/ignored\n"), 0o600)
+	run(t, tree, "git", "init", "-q")
+	run(t, tree, "git", "add", ".")
+	commit(t, tree)
+	run(t, tree, "git", "tag", "v0.1.0")
+	return order{tree: tree, out: filepath.Join(tree, "out/release"), version: "v0.1.0",
+		name: "localhost/kubeveil", key: newKey(t)}
+}
+
+func commit(t *testing.T, tree string) {
+	t.Helper()
+	run(t, tree, "git", "-c", "user.name=test", "-c", "user.email=test@example.com",
+		"-c", "commit.gpgsign=false", "commit", "-q", "--allow-empty", "-m", "commit")
+}
+
+// newKey returns the name of a new private key. The public key is beside it.
+func newKey(t *testing.T) string {
+	t.Helper()
+	nettest.NeedProgram(t, "ssh-keygen")
+	key := filepath.Join(t.TempDir(), "key")
+	run(t, "", "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
+	return key
+}
+
+// someFiles is a build of small files that stand for the files of a release.
+func someFiles(_ context.Context, o order, dir string) error {
+	err := os.WriteFile(filepath.Join(dir, "veild-linux-amd64"), []byte("a program"), 0o755)
+	return errors.Join(err,
+		os.WriteFile(filepath.Join(dir, "kubeveil.yaml"), []byte("kind: Pod\n"), 0o644),
+		copyFile("verify.sh", filepath.Join(dir, "verify.sh")))
+}
+
+func TestBadReleasesAreRefusedBeforeAnythingIsWritten(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*order)
+		want   string
+	}{
+		"no version":        {func(o *order) { o.version = "" }, "--version"},
+		"version without v": {func(o *order) { o.version = "0.1.0" }, "--version"},
+		"two numbers":       {func(o *order) { o.version = "v0.1" }, "--version"},
+		"a path":            {func(o *order) { o.version = "v0.1.0/../x" }, "--version"},
+		"build metadata":    {func(o *order) { o.version = "v0.1.0+x" }, "--version"},
+		"a name with a tag": {func(o *order) { o.name = "localhost/kubeveil:dev" }, "--name"},
+		"a short name":      {func(o *order) { o.name = "kubeveil" }, "--name"},
+		"no key":            {func(o *order) { o.key = "" }, "--key is missing"},
+		"a missing key":     {func(o *order) { o.key += "x" }, "no such file"},
+		"a text as a key": {func(o *order) {
+			o.key = filepath.Join(t.TempDir(), "text")
+			filetest.Write(t, o.key, []byte("text"), 0o600)
+		}, "is not a key file"},
+		"a key in the tree": {func(o *order) {
+			errtest.Must(t, copyFile(o.key, filepath.Join(o.tree, "ignored")))
+			o.key = filepath.Join(o.tree, "ignored")
+		}, "is in the tree"},
+		"another tag":    {func(o *order) { o.version = "v0.2.0" }, "no tag v0.2.0"},
+		"a later commit": {func(o *order) { commit(t, o.tree) }, "no tag v0.1.0"},
+		"a changed file": {func(o *order) {
+			filetest.Write(t, filepath.Join(o.tree, "file"), []byte("changed"), 0o600)
+		}, " M file"},
+		"a new file": {func(o *order) {
+			filetest.Write(t, filepath.Join(o.tree, "new.go"), []byte("changed"), 0o600)
+		}, "?? new.go"},
+		"an ignored file": {func(o *order) {
+			filetest.Write(t, filepath.Join(o.tree, "ignored"), []byte("changed"), 0o600)
+		}, "!! ignored"},
+		"no checkout": {func(o *order) { o.tree = t.TempDir() }, "not the top folder"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newTree(t)
+			tc.change(&o)
+			_, err := release(t.Context(), o, func(context.Context, order, string) error {
+				t.Error("it was built")
+				return nil
+			})
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want one with %q", err, tc.want)
+			}
+			if _, err := os.Stat(filepath.Join(o.tree, "out")); err == nil {
+				t.Error("out/ was made")
+			}
+		})
+	}
+}
+
+func TestReleaseIsWholeOrAbsent(t *testing.T) {
+	o := newTree(t)
+	_, err := release(t.Context(), o, func(_ context.Context, _ order, dir string) error {
+		filetest.Write(t, filepath.Join(dir, "half"), nil, 0o600)
+		return errors.New("the build fails")
+	})
+	left, _ := os.ReadDir(o.out)
+	if err == nil || len(left) > 0 {
+		t.Errorf("after a failed build: %v, %v", err, left)
+	}
+
+	_, err = release(t.Context(), o, func(_ context.Context, _ order, dir string) error {
+		filetest.Write(t, filepath.Join(o.tree, "file"), []byte("changed"), 0o600)
+		return nil
+	})
+	left, _ = os.ReadDir(o.out)
+	if err == nil || !strings.Contains(err.Error(), "after the build") || len(left) > 0 {
+		t.Errorf("after a change during the build: %v, %v", err, left)
+	}
+
+	run(t, o.tree, "git", "checkout", "-q", "file")
+	dir, err := release(t.Context(), o, someFiles)
+	errtest.Must(t, err)
+	before := filetest.Read(t, filepath.Join(dir, sumsFile))
+	if _, err := release(t.Context(), o, someFiles); err == nil ||
+		!strings.Contains(err.Error(), "exists") {
+		t.Errorf("a second release: %v", err)
+	}
+	if !bytes.Equal(before, filetest.Read(t, filepath.Join(dir, sumsFile))) {
+		t.Error("the second release changed the first one")
+	}
+}
+
+// The signature needs the agent when --key is the public key. Without an agent nothing is signed,
+// and no folder appears.
+func TestPublicKeyNeedsAnAgent(t *testing.T) {
+	o := newTree(t)
+	t.Setenv("SSH_AUTH_SOCK", "/nowhere")
+	other := filepath.Join(t.TempDir(), "other.pub") // the private key must not be beside it
+	errtest.Must(t, os.Rename(o.key+".pub", other))
+	o.key = other
+	_, err := release(t.Context(), o, someFiles)
+	left, _ := os.ReadDir(o.out)
+	if err == nil || len(left) > 0 {
+		t.Errorf("%v, %v", err, left)
+	}
+}
+
+func TestManifestsNameImagesByTagAndDigest(t *testing.T) {
+	kubectl, err := filepath.Abs("../../out/bin/kubectl")
+	errtest.Must(t, err)
+	if _, err := os.Stat(kubectl); err != nil {
+		nettest.NeedProgram(t, "kubectl")
+		kubectl = "kubectl"
+	}
+	tree, err := filepath.Abs("../..")
+	errtest.Must(t, err)
+	o := order{tree: tree, version: "v0.1.0", name: "registry.example/kubeveil"}
+	digests := map[string]string{}
+	for _, image := range []string{"kubeveil", "kubeveil-csi", "kubeveil-tools"} {
+		digests[image] = "sha256:" + strings.Repeat("ab", 32)
+	}
+	dir := t.TempDir()
+	kustomize := []string{kubectl, "kustomize"}
+	errtest.Must(t, renderAll(t.Context(), o, dir, t.TempDir(), kustomize, digests))
+
+	anImage := regexp.MustCompile(`image: (.*)`)
+	for file := range manifests {
+		text := string(filetest.Read(t, filepath.Join(dir, file)))
+		images := anImage.FindAllStringSubmatch(text, -1)
+		if len(images) == 0 {
+			t.Errorf("%s names no image", file)
+		}
+		for _, m := range images {
+			image, _, _ := strings.Cut(m[1], ":")
+			if m[1] != image+":v0.1.0@"+digests["kubeveil"] ||
+				!strings.HasPrefix(image, "registry.example/kubeveil") {
+				t.Errorf("%s names the image %s", file, m[1])
+			}
+		}
+	}
+
+	_, err = o.render(t.Context(), "manifests", t.TempDir(), kustomize, nil)
+	if err == nil || !strings.Contains(err.Error(), "localhost/kubeveil:dev") {
+		t.Errorf("an image without a digest: %v", err)
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	var help bytes.Buffer
+	if _, err := read([]string{"-h"}, &help); !errors.Is(err, pflag.ErrHelp) ||
+		!strings.Contains(help.String(), "Examples:") {
+		t.Errorf("%v:\n%s", err, &help)
+	}
+	o, err := read([]string{"--version", "v0.1.0"}, io.Discard)
+	if err != nil || o.name != "localhost/kubeveil" || !filepath.IsAbs(o.out) {
+		t.Errorf("%+v, %v", o, err)
+	}
+	if o.imageName("kubeveil-csi") != "localhost/kubeveil-csi" {
+		t.Error(o.imageName("kubeveil-csi"))
+	}
+}
+
+func TestBuildsForgetVariablesOfTheUser(t *testing.T) {
+	t.Setenv("GOAMD64", "v3")
+	t.Setenv("GIT_DIR", "/nowhere")
+	t.Setenv("GOFLAGS", "-tags=x")
+	got := environment()
+	if slices.Contains(got, "GOAMD64=v3") || slices.Contains(got, "GIT_DIR=/nowhere") ||
+		slices.Contains(got, "GOFLAGS=-tags=x") || !slices.Contains(got, "PATH="+os.Getenv("PATH")) {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,73 @@
+#!/bin/sh
+# Checks the folder of a release of Kubeveil: the signature of SHA256SUMS, the sum of each file, and
+# that the folder has no other file. It needs sha256sum and ssh-keygen (OpenSSH 8.1 or newer).
+#
+# The public key must come from its owner, not from where the folder came from: SECURITY.md. A folder
+# can bring a changed copy of this script. Read it, or take it from a source that you trust.
+set -eu
+
+usage() {
+	echo "usage: verify.sh --key FILE [FOLDER]" >&2
+	echo "FILE is the public key of the release. FOLDER is by default where this script is." >&2
+	exit 2
+}
+
+fail() {
+	echo "verify.sh: $*" >&2
+	exit 1
+}
+
+key='' folder=''
+while [ $# -gt 0 ]; do
+	case $1 in
+	--key)
+		[ $# -ge 2 ] || usage
+		key=$2
+		shift
+		;;
+	-*) usage ;;
+	*)
+		[ -z "$folder" ] || usage
+		folder=$1
+		;;
+	esac
+	shift
+done
+[ -n "$key" ] || usage
+[ -f "$key" ] || fail "$key: there is no such file"
+folder=$(CDPATH='' cd -- "${folder:-$(dirname -- "$0")}" && pwd -P)
+[ "$(CDPATH='' cd -- "$(dirname -- "$key")" && pwd -P)" != "$folder" ] ||
+	fail "$key: take the public key from its owner, not from the folder that it checks"
+
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+while read -r type text _ || [ -n "$type" ]; do
+	case $type in
+	ssh-* | ecdsa-* | sk-*) echo "kubeveil $type $text" ;;
+	esac
+done <"$key" >"$tmp/signers"
+[ -s "$tmp/signers" ] || fail "$key: it has no public key of OpenSSH"
+
+cd -- "$folder"
+for f in SHA256SUMS SHA256SUMS.sig; do
+	[ -f "$f" ] && [ ! -L "$f" ] || fail "$folder/$f: there is no such file"
+done
+ssh-keygen -Y verify -f "$tmp/signers" -I kubeveil -n kubeveil-release -s SHA256SUMS.sig \
+	<SHA256SUMS >"$tmp/answer" 2>&1 ||
+	fail "SHA256SUMS or SHA256SUMS.sig was changed, or another key signed: $(cat "$tmp/answer")"
+
+wrong=0
+for f in * .[!.]* ..?*; do
+	[ -e "$f" ] || [ -L "$f" ] || continue
+	case $f in SHA256SUMS | SHA256SUMS.sig) continue ;; esac
+	if [ -L "$f" ] || [ ! -f "$f" ] || ! cut -c 67- SHA256SUMS | grep -qxF -e "$f"; then
+		echo "verify.sh: $f: not a file of this release" >&2
+		wrong=1
+	fi
+done
+sha256sum -c SHA256SUMS >"$tmp/answer" 2>&1 || {
+	grep -v ': OK$' "$tmp/answer" >&2
+	wrong=1
+}
+[ "$wrong" = 0 ] || exit 1
+echo "$folder: the signature is good, and so are all $(wc -l <SHA256SUMS) files"

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"debug/elf"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+// wholeEnv enables the test that makes whole releases. If its value is "cold", the second one is
+// built with an empty cache.
+const wholeEnv = "KUBEVEIL_RELEASE"
+
+// Two clones of this commit, in two folders, give the same release. verify.sh finds each change of
+// it, and each program and image is for its architecture.
+func TestTwoBuildsAreEqual(t *testing.T) {
+	how := os.Getenv(wholeEnv)
+	if how == "" {
+		nettest.Skip(t, nettest.Short, "set "+wholeEnv+"=1 to make whole releases")
+	}
+	key := newKey(t)
+	var sums [2][]byte
+	var dir string
+	for i := range sums {
+		tree := filepath.Join(t.TempDir(), strings.Repeat("deeper/", i)+"tree")
+		run(t, "", "git", "clone", "-q", "--no-hardlinks", "../..", tree)
+		run(t, tree, "git", "tag", "v0.0.1")
+		c := exec.Command("make", "release", "VERSION=v0.0.1", "KEY="+key,
+			"NAME=registry.example/kubeveil")
+		c.Dir, c.Env = tree, os.Environ()
+		if i == 1 && how == "cold" {
+			c.Env = append(c.Env, "GOCACHE="+t.TempDir())
+		}
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", c, err, out)
+		}
+		dir = filepath.Join(tree, "out/release/v0.0.1")
+		sums[i] = filetest.Read(t, filepath.Join(dir, sumsFile))
+	}
+	if !bytes.Equal(sums[0], sums[1]) {
+		t.Errorf("two builds differ:\n%s\n%s", sums[0], sums[1])
+	}
+	t.Logf("%s:\n%s", dir, sums[1])
+
+	checkFolder(t, dir, key+".pub")
+	for _, p := range programs {
+		for _, arch := range arches {
+			program := filetest.Read(t, filepath.Join(dir, p+"-linux-"+arch))
+			checkMachine(t, p, arch, program)
+		}
+	}
+	archives, err := filepath.Glob(filepath.Join(dir, "*.tar"))
+	errtest.Must(t, err)
+	for _, a := range archives {
+		checkImages(t, dir, a)
+	}
+}
+
+// machines are the machines of ELF files by architecture.
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+
+// checkMachine checks the architecture of an ELF file. Other files have none.
+func checkMachine(t *testing.T, name, arch string, file []byte) (isELF bool) {
+	t.Helper()
+	if !bytes.HasPrefix(file, []byte(elf.ELFMAG)) {
+		return false
+	}
+	f, err := elf.NewFile(bytes.NewReader(file))
+	errtest.Must(t, err)
+	if f.Machine != machines[arch] {
+		t.Errorf("%s for %s is for the machine %v", name, arch, f.Machine)
+	}
+	return true
+}
+
+// checkImages checks that an archive has one index with an image for each architecture, that each
+// ELF file in it is for its architecture, and that a manifest in dir has the digest of the index,
+// except for the image of the tools.
+func checkImages(t *testing.T, dir, archive string) {
+	t.Helper()
+	at := t.TempDir()
+	run(t, at, "tar", "-xf", archive)
+	top, err := layout.ImageIndexFromPath(at)
+	errtest.Must(t, err)
+	m, err := top.IndexManifest()
+	errtest.Must(t, err)
+	digest := m.Manifests[0].Digest
+
+	image := strings.TrimSuffix(filepath.Base(archive), ".tar")
+	if image != "kubeveil-tools" {
+		text := string(filetest.Read(t, filepath.Join(dir, image+".yaml")))
+		if !strings.Contains(text, "image: registry.example/"+image+":v0.0.1@"+digest.String()) {
+			t.Errorf("%s.yaml does not name the index %s", image, digest)
+		}
+	}
+
+	index, err := top.ImageIndex(digest)
+	errtest.Must(t, err)
+	m, err = index.IndexManifest()
+	errtest.Must(t, err)
+	if len(m.Manifests) != len(arches) {
+		t.Fatalf("%s has %d images", archive, len(m.Manifests))
+	}
+	for i, arch := range arches {
+		img, err := index.Image(m.Manifests[i].Digest)
+		errtest.Must(t, err)
+		checkLayers(t, arch, img)
+	}
+}
+
+// checkLayers checks each ELF file in an image.
+func checkLayers(t *testing.T, arch string, img v1.Image) {
+	t.Helper()
+	layers, err := img.Layers()
+	errtest.Must(t, err)
+	found := 0
+	for _, l := range layers {
+		r, err := l.Uncompressed()
+		errtest.Must(t, err)
+		defer r.Close()
+		for tr := tar.NewReader(r); ; {
+			h, err := tr.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			errtest.Must(t, err)
+			file, err := io.ReadAll(tr)
+			errtest.Must(t, err)
+			if checkMachine(t, h.Name, arch, file) {
+				found++
+			}
+		}
+	}
+	if found == 0 {
+		t.Errorf("an image for %s has no ELF file", arch)
+	}
+}
