@@ -107,22 +107,30 @@ func (d *Driver) fenceIfLost(ctx context.Context, st volume.State) error {
 	return busy
 }
 
+// mountsOf returns all mounts and the device number of a volume. It returns no mounts if the volume
+// is not open.
+func (d *Driver) mountsOf(ctx context.Context, set *volume.Set, id string) (all []mount.Mount,
+	number uint64, err error) {
+	o, err := set.Find(ctx, id)
+	if errors.Is(err, dmcrypt.ErrNoMapping) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	all, err = d.Mounts.List()
+	return all, o.Mapping.Number, err
+}
+
 // notInUse returns an error if the volume is mounted or published at any path but those of except.
 // The error names the paths.
 func (d *Driver) notInUse(ctx context.Context, set *volume.Set, st volume.State,
 	except ...string) error {
-	o, err := set.Find(ctx, st.Volume)
-	if errors.Is(err, dmcrypt.ErrNoMapping) {
-		return nil
-	}
+	all, number, err := d.mountsOf(ctx, set, st.Volume)
 	if err != nil {
 		return err
 	}
-	all, err := d.Mounts.List()
-	if err != nil {
-		return err
-	}
-	if at := targets(all, o.Mapping.Number, except...); len(at) > 0 {
+	if at := targets(all, number, except...); len(at) > 0 {
 		return failed("volume %s is in use: %s", st.Volume, places(at))
 	}
 	return nil

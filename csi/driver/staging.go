@@ -36,19 +36,11 @@ func forgotten(all []mount.Mount, device uint64) []string {
 // unstageForgotten unmounts a volume that no pod uses from its staging paths. It does not change a
 // volume that a pod uses.
 func (d *Driver) unstageForgotten(ctx context.Context, set *volume.Set, id string) error {
-	o, err := set.Find(ctx, id)
-	if errors.Is(err, dmcrypt.ErrNoMapping) {
-		return nil
-	}
+	all, number, err := d.mountsOf(ctx, set, id)
 	if err != nil {
 		return err
 	}
-	all, err := d.Mounts.List()
-	if err != nil {
-		return err
-	}
-
-	for _, at := range forgotten(all, o.Mapping.Number) {
+	for _, at := range forgotten(all, number) {
 		if err := d.Mounts.Unmount(at); err != nil {
 			return fmt.Errorf("volume %s: unmount it, because the kubelet did not: %w", id, err)
 		}
