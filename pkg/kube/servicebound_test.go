@@ -78,7 +78,7 @@ func testBoundedServices(t *testing.T, f *fakeServer, path, kind string,
 		put("evil", name)
 	}
 
-	c, sink := startServices(t, f)
+	c, sink := startServices(t, f, smallRoom)
 	passed := func(want ...string) func() bool {
 		return func() bool { return slices.Equal(sink.names(kind), want) }
 	}
@@ -126,7 +126,16 @@ func testBoundedServices(t *testing.T, f *fakeServer, path, kind string,
 	})
 }
 
-func startServices(t *testing.T, f *fakeServer) (*Client, *tellTale) {
+func startServices(t *testing.T, f *fakeServer, limits service.Limits) (*Client, *tellTale) {
+	t.Helper()
+	return startSink(t, f, func(ctx context.Context, c *Client, sink *tellTale) error {
+		return c.RunServices(ctx, limits, sink)
+	})
+}
+
+// startSink runs a client of f that passes services to a new tellTale, until the test ends.
+func startSink(t *testing.T, f *fakeServer,
+	run func(context.Context, *Client, *tellTale) error) (*Client, *tellTale) {
 	t.Helper()
 	c, err := newClient(ClientConfig{Node: "node-1"}, f.config())
 	if err != nil {
@@ -137,7 +146,7 @@ func startServices(t *testing.T, f *fakeServer) (*Client, *tellTale) {
 		slices: map[string]service.Slice{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- c.RunServices(ctx, smallRoom, sink) }()
+	go func() { done <- run(ctx, c, sink) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return c, sink
 }

@@ -91,17 +91,7 @@ func TestRunServices(t *testing.T) {
 func testRunServices(t *testing.T, f *fakeServer) {
 	f.put(servicesPath, serviceObject("web", 80))
 	f.put(allSlicesPath, sliceObject("web-1", "web", "198.18.1.1"))
-	c, err := newClient(ClientConfig{Node: "node-1"}, f.config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	quicken(c)
-	sink := &tellTale{services: map[service.Name]service.Service{},
-		slices: map[string]service.Slice{}}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- c.RunServices(ctx, service.DefaultLimits, sink) }()
-	defer func() { cancel(); <-done }()
+	c, sink := startServices(t, f, service.DefaultLimits)
 
 	sink.wait(t, "listed", func() bool {
 		return sink.listed == 1 && len(sink.services) == 1 && len(sink.slices) == 1
@@ -162,18 +152,9 @@ func TestRunAPIServers(t *testing.T) {
 	f.put(slicesPath, endpoints)
 	f.put(allSlicesPath, sliceObject("web-1", "web", "198.18.1.1"))
 
-	c, err := newClient(ClientConfig{Node: "node-1"}, f.config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	quicken(c)
-	sink := &tellTale{services: map[service.Name]service.Service{},
-		slices: map[string]service.Slice{}}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- c.RunAPIServers(ctx, sink) }()
-	defer func() { cancel(); <-done }()
-
+	_, sink := startSink(t, f, func(ctx context.Context, c *Client, sink *tellTale) error {
+		return c.RunAPIServers(ctx, sink)
+	})
 	sink.wait(t, "listed", func() bool {
 		_, has := sink.services[service.Name{Namespace: "default", Name: "kubernetes"}]
 		_, leads := sink.slices["default/kubernetes kubernetes"]
