@@ -39,6 +39,34 @@ func dropped() telemetry.Drops {
 		}}
 }
 
+// asking is a call of a verb that reads a page of veild: what it prints, the page's query ("" means
+// any), and the exit status.
+type asking struct {
+	socket string
+	args   []string
+	want   []string
+	query  string
+	status int
+}
+
+// check runs the verb. query has the last query of a page.
+func (c asking) check(t *testing.T, name string, query *atomic.Value) {
+	t.Helper()
+	var out bytes.Buffer
+	err := run(t.Context(), append([]string{name, "--socket", c.socket}, c.args...), &out, io.Discard)
+	if got := verb.ExitStatus(err); got != c.status {
+		t.Errorf("exit status %d (%v), want %d", got, err, c.status)
+	}
+	for _, want := range c.want {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, out.String())
+		}
+	}
+	if got, _ := query.Load().(string); c.query != "" && got != c.query {
+		t.Errorf("asked %s, want %s", got, c.query)
+	}
+}
+
 func TestDropsVerb(t *testing.T) {
 	var query atomic.Value
 	daemon := dropDaemon(t, func(r *http.Request) (telemetry.Drops, error) {
@@ -52,13 +80,7 @@ func TestDropsVerb(t *testing.T) {
 		return telemetry.Drops{DropSamples: telemetry.DropSamples{Problem: "no module"}}, nil
 	})
 
-	for name, c := range map[string]struct {
-		socket string
-		args   []string
-		want   []string
-		query  string
-		status int
-	}{
+	for name, c := range map[string]asking{
 		"all": {daemon, nil, []string{
 			"veild began at 11-29 12:00:00.000; 12 packets dropped earlier are only",
 			"11-29 12:00:01.000  policy_ingress  shop/far [fd42:1::9]:4000  shop/web-0 [",
@@ -74,22 +96,7 @@ func TestDropsVerb(t *testing.T) {
 		"a time in the future": {daemon, []string{"--since=-1m"}, nil, "", verb.ExitUsage},
 		"no veild":             {"/nowhere/s", nil, nil, "", verb.ExitNoDaemon},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var out bytes.Buffer
-			args := append([]string{"drops", "--socket", c.socket}, c.args...)
-			err := run(t.Context(), args, &out, io.Discard)
-			if got := verb.ExitStatus(err); got != c.status {
-				t.Errorf("exit status %d (%v), want %d", got, err, c.status)
-			}
-			for _, want := range c.want {
-				if !strings.Contains(out.String(), want) {
-					t.Errorf("no %q in:\n%s", want, out.String())
-				}
-			}
-			if got, _ := query.Load().(string); c.query != "" && got != c.query {
-				t.Errorf("asked %s, want %s", got, c.query)
-			}
-		})
+		t.Run(name, func(t *testing.T) { c.check(t, "drops", &query) })
 	}
 
 	err := run(t.Context(), []string{"drops", "--reason", "spoofed", "--socket", daemon},

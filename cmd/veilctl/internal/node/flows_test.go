@@ -50,13 +50,7 @@ func flowDaemon(t *testing.T, f telemetry.Flows, query *atomic.Value) string {
 func TestFlowsVerb(t *testing.T) {
 	var query atomic.Value
 	well, alarm := flowDaemon(t, flowsOf(0), &query), flowDaemon(t, flowsOf(2), &query)
-	for name, c := range map[string]struct {
-		socket string
-		args   []string
-		want   []string
-		query  string
-		status int
-	}{
+	for name, c := range map[string]asking{
 		"all": {well, nil, []string{"CLASS    ROW  FROM",
 			"outside  3    [2001:db8::9]:4000  shop/web-0 [fd42:1::5]:80  [fd00::1]:30080  tcp",
 			"198.18.9.9                 -                icmp      -     -     no route",
@@ -76,22 +70,7 @@ func TestFlowsVerb(t *testing.T) {
 		"programs, all is well": {well, []string{"-o", "json"}, []string{`"row":3`,
 			`"leftOut":{"tunnel":499}`}, "", verb.ExitOK},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var out bytes.Buffer
-			err := run(t.Context(), append([]string{"flows", "--socket", c.socket}, c.args...), &out,
-				io.Discard)
-			if got := verb.ExitStatus(err); got != c.status {
-				t.Errorf("exit status %d (%v), want %d", got, err, c.status)
-			}
-			for _, want := range c.want {
-				if !strings.Contains(out.String(), want) {
-					t.Errorf("no %q in:\n%s", want, out.String())
-				}
-			}
-			if got, _ := query.Load().(string); c.query != "" && got != c.query {
-				t.Errorf("asked %s, want %s", got, c.query)
-			}
-		})
+		t.Run(name, func(t *testing.T) { c.check(t, "flows", &query) })
 	}
 
 	err := run(t.Context(), []string{"flows", "--class", "wrong", "--socket", well}, io.Discard,
