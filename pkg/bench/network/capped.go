@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
@@ -41,11 +42,7 @@ func (s *run) capped(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, s.Cap(context.WithoutCancel(ctx), 0)) }()
 
 	for _, c := range caps {
-		fits := false
-		for _, p := range c.platforms {
-			fits = fits || p == s.Result.Platform
-		}
-		if !fits {
+		if !slices.Contains(c.platforms, s.Result.Platform) {
 			s.Skip(name+" "+c.name, "not for the platform "+s.Result.Platform+
 				", which cannot fill it or is not limited by it")
 			continue

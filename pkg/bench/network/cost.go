@@ -55,15 +55,12 @@ func (s *run) guardSample(ctx context.Context, t target,
 		_, err := s.flow(t, costTime+time.Second).UDP(ctx, rate, load.UDPPayload4(t.mtu))
 		flow <- err
 	}()
-	answers := make(chan error, len(s.ground.nodes))
 	counts := make([]session.Ran, len(s.ground.nodes))
-	for i, p := range s.ground.nodes {
-		go func() {
-			answers <- p.onNode.Call(ctx, session.VerbPrograms,
-				session.Programs{Prefix: guardPrograms, For: costTime}, &counts[i])
-		}()
-	}
-	err = errors.Join(<-answers, <-answers, <-flow)
+	err = s.ground.both(func(i int, p *place) error {
+		return p.onNode.Call(ctx, session.VerbPrograms,
+			session.Programs{Prefix: guardPrograms, For: costTime}, &counts[i])
+	})
+	err = errors.Join(err, <-flow)
 	for _, c := range counts {
 		all.Runs, all.Took = all.Runs+c.Runs, all.Took+c.Took
 	}

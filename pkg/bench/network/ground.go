@@ -58,14 +58,9 @@ func (g *ground) make(ctx context.Context, names []string) (err error) {
 	if g.ns, err = g.cluster.Namespace(ctx, "kubeveil-bench", remote.Privileged); err != nil {
 		return err
 	}
-	made := make(chan error, len(g.nodes))
-	for i, p := range g.nodes {
-		go func() { made <- g.occupy(ctx, p, []string{"client", "server"}[i]) }()
-	}
-	for range g.nodes {
-		err = errors.Join(err, <-made)
-	}
-	return err
+	return g.both(func(i int, p *place) error {
+		return g.occupy(ctx, p, []string{"client", "server"}[i])
+	})
 }
 
 // chooseNodes selects the named nodes, which must be Ready. Without names it selects the first two
