@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -76,6 +77,20 @@ func (a *Agent) poke() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
+	}
+}
+
+// repeat calls f at each interval until ctx ends. It returns nil.
+func repeat(ctx context.Context, interval time.Duration, f func()) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			f()
+		}
 	}
 }
 

@@ -120,17 +120,12 @@ func (c *guardCounts) crossings(drops []telemetry.Drop, now time.Time) string {
 
 // watchDrops reads the guard's counters each resync until ctx ends. So status shows when a counter
 // rose, even if status is rarely read.
-func (a *Agent) watchDrops(ctx context.Context) {
-	tick := time.NewTicker(resync)
-	defer tick.Stop()
-	for {
+func (a *Agent) watchDrops(ctx context.Context) error {
+	look := func() {
 		if shown, err := a.showGuard(); err == nil {
 			a.guardCounts.problems(telemetry.Status{Guard: shown}, time.Now())
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
 	}
+	look()
+	return repeat(ctx, resync, look)
 }

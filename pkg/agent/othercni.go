@@ -15,20 +15,13 @@ const otherCNIEvery = time.Second
 // watchOtherCNI wakes the loop when a CNI configuration that sorts before ours appears, changes or
 // disappears, until ctx ends.
 func (a *Agent) watchOtherCNI(ctx context.Context, confDir string) error {
-	tick := time.NewTicker(otherCNIEvery)
-	defer tick.Stop()
 	var last []string
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	return repeat(ctx, otherCNIEvery, func() {
 		if now := node.OtherCNI(confDir); !slices.Equal(now, last) {
 			last = now
 			a.poke()
 		}
-	}
+	})
 }
 
 // shutForOtherCNI adds a problem to d and shuts the node if a CNI configuration sorts before ours,

@@ -14,24 +14,17 @@ const askAfter = 30 * time.Second
 // watchPeers reads the counters of peers until ctx ends, often enough to distinguish a silent peer
 // from an idle one. If another program has changed a device, it causes a turn.
 func (a *Agent) watchPeers(ctx context.Context) error {
-	tick := time.NewTicker(tunnel.WatchEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	return repeat(ctx, tunnel.WatchEvery, func() {
 		limited, cancel := context.WithTimeout(ctx, statusLimit)
+		defer cancel()
 		// The error is ignored here, because Status reports why tunnels cannot be read.
 		if differs, _ := a.tunnels.Watch(limited); differs {
 			a.poke()
 		}
-		cancel()
 		if a.kube != nil {
 			a.kube.SetSilent(a.tunnels.SilentFor(askAfter))
 		}
-	}
+	})
 }
 
 // peerTraffic returns the traffic to a peer for the path MTU prober. It returns false if the peer

@@ -149,11 +149,10 @@ func (p *planner) decide(in inputs) decision {
 	var notes []string
 	d.host.Peers, notes = p.hostPeers(in, underlay, mtu)
 	d.notes = slices.Concat(d.notes, notes, closedServers(in))
-	if in.overlaps != "" {
-		d.notes = append(d.notes, in.overlaps)
-	}
-	if in.wideMTU != "" {
-		d.notes = append(d.notes, in.wideMTU)
+	for _, note := range []string{in.overlaps, in.wideMTU} {
+		if note != "" {
+			d.notes = append(d.notes, note)
+		}
 	}
 
 	d.tunnel = p.tunnel.Plan(tunnel.Inputs{

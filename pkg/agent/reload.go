@@ -19,16 +19,7 @@ func (a *Agent) watchConfig(ctx context.Context) error {
 	if a.reload == nil {
 		return nil
 	}
-	tick := time.NewTicker(reloadEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			a.takeConfig(a.reload())
-		}
-	}
+	return repeat(ctx, reloadEvery, func() { a.takeConfig(a.reload()) })
 }
 
 // takeConfig applies the changes in next that need no restart. An invalid configuration (err), or a

@@ -98,24 +98,19 @@ func (a *Agent) openTable() (err error) {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case errors.Is(err, source.ErrCorrupt):
-		return a.moveTableAside(err)
+		// A new table can be written then. Until the source has sent a state, the kernel keeps its
+		// peers and closed addresses.
+		aside, moveErr := source.MoveAside(cfg.SnapshotFile)
+		if moveErr != nil {
+			return errors.Join(err, moveErr)
+		}
+		a.log.Warn("the last good table is corrupt and not used: inspect the moved file, then "+
+			"delete it", "moved", aside, "error", err)
 	case err != nil:
 		return err
 	default:
 		a.change(func(v *view) { v.lastGood = &last })
 	}
-	return nil
-}
-
-// moveTableAside renames a corrupt last good table, so that a new one can be written. Until the
-// source has sent a state, the kernel keeps its peers and closed addresses.
-func (a *Agent) moveTableAside(corrupt error) error {
-	aside, err := source.MoveAside(a.config().SnapshotFile)
-	if err != nil {
-		return errors.Join(corrupt, err)
-	}
-	a.log.Warn("the last good table is corrupt and not used: inspect the moved file, then delete "+
-		"it", "moved", aside, "error", corrupt)
 	return nil
 }
 
@@ -141,10 +136,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.host.Close()
 	l := &loop{Agent: a, outcome: a.view.Load().outcome, key: a.key,
 		clock: clock{now: systemClock, latest: a.keyMade}}
-	if err := l.guardFirst(); err != nil {
-		return errors.Join(err, a.closeListeners())
+	err := l.guardFirst()
+	if err == nil {
+		err = a.beginFeatures()
 	}
-	if err := a.beginFeatures(); err != nil {
+	if err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
 
@@ -156,7 +152,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.watchConfig(ctx) })
 	g.Go(func() error { return a.watchPeers(ctx) })
 	g.Go(func() error { return a.watchOtherCNI(ctx, a.config().CNI.ConfDir) })
-	g.Go(func() error { a.watchDrops(ctx); return nil })
+	g.Go(func() error { return a.watchDrops(ctx) })
 	a.runFeatures(ctx, g)
 	l.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU,
 		traffic: a.peerTraffic, broken: func(p pathmtu.Peer) {
@@ -164,7 +160,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}}
 	g.Go(func() error { return feature.IgnoreEnd(ctx, a.source.Run(ctx, a.yield)) })
 	g.Go(func() error { return l.run(ctx) })
-	err := feature.IgnoreEnd(ctx, g.Wait())
+	err = feature.IgnoreEnd(ctx, g.Wait())
 	return errors.Join(err, a.closeFeatures())
 }
 
@@ -184,8 +180,7 @@ func (l *loop) guardFirst() error {
 	if l.lastGood != nil {
 		s.NodeAddrs = slices.Concat(s.NodeAddrs, l.lastGood.NodeAddrs)
 	}
-	_, err = l.guard.Apply(s)
-	if err != nil {
+	if _, err = l.guard.Apply(s); err != nil {
 		return fmt.Errorf("put the guard in force: %w", err)
 	}
 	if len(l.guard.Unguarded()) == 0 {

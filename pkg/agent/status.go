@@ -154,17 +154,13 @@ func (a *Agent) tunnelStatus() ([]telemetry.Device, []telemetry.Peer, error) {
 	return devices, peers, err
 }
 
+// guardStatus returns the status of the guard: the links to which it is attached, and its drop
+// counters.
 func (a *Agent) guardStatus() (telemetry.Guard, error) {
 	state, err := a.guard.Read()
 	if err != nil {
 		return telemetry.Guard{}, err
 	}
-	return guardStatus(a.guard, state)
-}
-
-// guardStatus returns the status of a guard: the links to which it is attached, and its drop
-// counters.
-func guardStatus(g *guard.Guard, state *guard.State) (telemetry.Guard, error) {
 	out := telemetry.Guard{InForce: true, Links: []string{}, Ranges: state.Ranges,
 		NodeAddrs: state.Nodes}
 	for _, l := range state.Links {
@@ -180,7 +176,7 @@ func guardStatus(g *guard.Guard, state *guard.State) (telemetry.Guard, error) {
 		}
 		out.Links = append(out.Links, l.Name)
 	}
-	counts, err := g.Counters()
+	counts, err := a.guard.Counters()
 	if err != nil {
 		return out, err
 	}
