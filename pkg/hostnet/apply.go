@@ -130,14 +130,12 @@ func (h *Host) refreshFlows() error {
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
 	}
-	var s State
 	read, err := nft.ReadAll(flowtable.Tables(nil)...)
 	if err != nil {
 		return err
 	}
-	s.Flows, s.Joins, s.Joined = h.flows.Read(links, read)
-	s.sortSmall()
-	h.have.Flows, h.have.Joins, h.have.Joined = s.Flows, s.Joins, s.Joined
+	h.have.Flows, h.have.Joins, h.have.Joined = h.flows.Read(links, read)
+	h.have.sortSmall()
 	return nil
 }
 

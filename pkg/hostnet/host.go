@@ -113,7 +113,8 @@ func (h *Host) Read() (State, error) {
 	s.NAT, s.Outer = read[0].String(), read[1].String()
 	s.Flows, s.Joins, s.Joined = h.flows.Read(links, read[2:])
 
-	s.sort()
+	slices.SortFunc(s.Routes, rtnetlink.CompareRoutes)
+	s.sortSmall()
 	return s, nil
 }
 
@@ -236,8 +237,8 @@ func (h *Host) readForwarding(s *State, names map[int]string) error {
 
 	seen := map[string]bool{}
 	for _, r := range routes {
-		name := names[r.LinkIndex]
-		if !isDefault(r) || name == "" || seen[name] {
+		name, isDefault := names[r.LinkIndex], r.Dst == nil || r.Dst.String() == "::/0"
+		if !isDefault || name == "" || seen[name] {
 			continue
 		}
 		seen[name] = true
@@ -247,14 +248,6 @@ func (h *Host) readForwarding(s *State, names map[int]string) error {
 	}
 
 	return nil
-}
-
-func isDefault(r nl.Route) bool {
-	if r.Dst == nil {
-		return true
-	}
-	ones, _ := r.Dst.Mask.Size()
-	return ones == 0
 }
 
 // Settings, as paths below /proc/sys/net. They belong to the calling thread's network namespace.

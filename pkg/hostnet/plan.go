@@ -286,17 +286,11 @@ func planRules(w Want) []Rule {
 
 func hasFamily(w Want, v6 bool) bool {
 	is := func(a netip.Addr) bool { return a.Unmap().Is6() == v6 }
-	for _, r := range slices.Concat(w.ClusterRanges, w.ServiceRanges) {
-		if is(r.Addr()) {
-			return true
-		}
-	}
-	for _, p := range w.Peers {
-		if slices.ContainsFunc(p.NodeAddrs, is) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(w.NodeAddrs, is) || slices.ContainsFunc(w.SelfAddrs, is)
+	isOf := func(p netip.Prefix) bool { return is(p.Addr()) }
+	reaches := func(p Peer) bool { return slices.ContainsFunc(p.NodeAddrs, is) }
+	return slices.ContainsFunc(w.ClusterRanges, isOf) ||
+		slices.ContainsFunc(w.ServiceRanges, isOf) || slices.ContainsFunc(w.Peers, reaches) ||
+		slices.ContainsFunc(w.NodeAddrs, is) || slices.ContainsFunc(w.SelfAddrs, is)
 }
 
 func planDevices(devices []TunnelDevice) []Device {

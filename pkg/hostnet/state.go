@@ -125,12 +125,6 @@ func (s State) String() string {
 	return b.String() + s.NAT + s.Outer + s.Flows
 }
 
-// sort brings s into canonical order.
-func (s *State) sort() {
-	slices.SortFunc(s.Routes, rtnetlink.CompareRoutes)
-	s.sortSmall()
-}
-
 // sortSmall brings all fields except Routes into canonical order.
 func (s *State) sortSmall() {
 	slices.SortFunc(s.Rules, compareRules)

@@ -32,8 +32,7 @@ func (p Paths) Gate(podPrefixes []netip.Prefix) error {
 	for _, prefix := range podPrefixes {
 		if !has(marker.Families, prefix.Addr()) {
 			return fmt.Errorf("%w: pods get addresses from %s, but by %s veild has not applied "+
-				"that family; is the range in clusterRanges?", ErrClosed, prefix,
-				p.ReadyFile)
+				"that family; is the range in clusterRanges?", ErrClosed, prefix, p.ReadyFile)
 		}
 	}
 	routes := func() error { return gateRoutes(marker.Families, podPrefixes) }
@@ -142,6 +141,5 @@ func gateRange(h *nl.Handle, prefix netip.Prefix) error {
 		}
 	}
 	return fmt.Errorf("table %d has no unreachable route for pod prefix %s; is veild running, and "+
-		"is %s in its clusterRanges?", abi.TablePod, prefix,
-		prefix)
+		"is %s in its clusterRanges?", abi.TablePod, prefix, prefix)
 }

@@ -101,8 +101,7 @@ func (p Paths) Reserve(groups map[Workload]string) error {
 		}
 		if err := atomicfile.Write(path, data, 0o600); err != nil {
 			errs = append(errs, fmt.Errorf("write reservation of pod %s/%s: %w", w.Namespace,
-				w.Name,
-				err))
+				w.Name, err))
 		}
 	}
 
