@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -101,32 +100,11 @@ func (s *Session) PodsOf(ctx context.Context, set string) (map[string]string, er
 
 // Restart replaces every pod of a DaemonSet and waits until the new pods are Ready.
 func (s *Session) Restart(ctx context.Context, set string) error {
-	patch := fmt.Appendf(nil,
-		`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`, time.Now().Format(time.RFC3339Nano))
-	sets := s.Client.AppsV1().DaemonSets(metav1.NamespaceSystem)
-	if _, err := sets.Patch(ctx, set, "application/strategic-merge-patch+json", patch,
-		metav1.PatchOptions{}); err != nil {
+	if _, err := s.RunKubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "restart",
+		"daemonset/"+set); err != nil {
 		return err
 	}
-	return remote.Until(ctx, "rollout of "+set, Rolling, func(ctx context.Context) error {
-		got, err := sets.Get(ctx, set, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		return rolledOut(got)
-	})
-}
-
-// rolledOut returns an error unless all pods of a DaemonSet have its newest template and are Ready.
-func rolledOut(set *appsv1.DaemonSet) error {
-	st := set.Status
-	if st.ObservedGeneration < set.Generation ||
-		st.UpdatedNumberScheduled < st.DesiredNumberScheduled ||
-		st.NumberReady < st.DesiredNumberScheduled {
-		return fmt.Errorf("%d of %d are new, %d Ready", st.UpdatedNumberScheduled,
-			st.DesiredNumberScheduled, st.NumberReady)
-	}
-	return nil
+	return s.rollout(ctx, set, Rolling)
 }
 
 // Installing is the time limit from apply until all nodes are Ready. It is long, because emulated
@@ -147,8 +125,12 @@ func (s *Session) LinuxNodes(ctx context.Context) ([]string, error) {
 
 // Rollout waits until all pods of a DaemonSet have its newest template and are Ready.
 func (s *Session) Rollout(ctx context.Context, set string) error {
+	return s.rollout(ctx, set, Installing)
+}
+
+func (s *Session) rollout(ctx context.Context, set string, limit time.Duration) error {
 	_, err := s.RunKubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/"+set,
-		"--timeout="+remote.Patience(ctx, Installing).String())
+		"--timeout="+remote.Patience(ctx, limit).String())
 	return err
 }
 
