@@ -1,5 +1,7 @@
 package lab
 
+import "maps"
+
 // translates reports whether the lab's veilds translate services. Such a lab has the component
 // manifests/components/services.
 func (o Options) translates() bool { return o.VeildConfig["serviceProxy"] == "ebpf" }
@@ -27,10 +29,7 @@ func (o Options) byService() bool {
 // default, because it is only a part of the machine's tree.
 func placeServices(settings map[string]any) {
 	services := map[string]any{"cgroup": "/sys/fs/cgroup"}
-	if have, ok := settings["services"].(map[string]any); ok {
-		for key, value := range have {
-			services[key] = value
-		}
-	}
+	have, _ := settings["services"].(map[string]any)
+	maps.Copy(services, have)
 	settings["services"] = services
 }

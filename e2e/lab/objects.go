@@ -36,21 +36,19 @@ func (c *Control) applyManifests(ctx context.Context) error {
 		objects = append(objects, found...)
 	}
 
-	if c.lab.opts.translates() {
-		if err := apiobject.GiveRights(root, "services", "ClusterRole", "kubeveil-veild",
-			objects); err != nil {
-			return err
+	_, apiPath := c.lab.opts.apiServers()
+	for _, r := range []struct {
+		used                  bool
+		component, kind, name string
+	}{
+		{c.lab.opts.translates(), "services", "ClusterRole", "kubeveil-veild"},
+		{apiPath, "api-path", "Role", "kubeveil-veild-apiserver"},
+		{c.lab.opts.judges(), "policy", "ClusterRole", "kubeveil-veild"},
+	} {
+		if !r.used {
+			continue
 		}
-	}
-	if _, known := c.lab.opts.apiServers(); known {
-		if err := apiobject.GiveRights(root, "api-path", "Role", "kubeveil-veild-apiserver",
-			objects); err != nil {
-			return err
-		}
-	}
-	if c.lab.opts.judges() {
-		if err := apiobject.GiveRights(root, "policy", "ClusterRole", "kubeveil-veild",
-			objects); err != nil {
+		if err := apiobject.GiveRights(root, r.component, r.kind, r.name, objects); err != nil {
 			return err
 		}
 	}

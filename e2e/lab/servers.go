@@ -29,22 +29,12 @@ func (c *Control) etcdURL() string {
 // addServer starts API server i in a new host, and waits until it is among the endpoints of the
 // service kubernetes.
 func (c *Control) addServer(ctx context.Context, i int) error {
-	name := fmt.Sprintf("control-%d", i+1)
-	h, err := c.lab.newHost(ctx, name)
+	h, err := c.lab.AddHost(ctx, fmt.Sprintf("control-%d", i+1), ControlByte+byte(i))
 	if err != nil {
 		return err
 	}
-
-	c.lab.mu.Lock()
-	c.lab.hosts = append(c.lab.hosts, h)
-	c.lab.mu.Unlock()
 	s := &Server{Host: h}
 	c.Servers = append(c.Servers, s)
-	if err := c.lab.plug(ctx, h, name, "eth0",
-		c.lab.opts.Family.Underlay(addressplan.ControlHost+byte(i))); err != nil {
-		return err
-	}
-
 	if s.Process, err = c.runAPIServer(ctx, h, i, c.flagsOf(i)); err != nil {
 		return err
 	}
