@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -65,73 +64,24 @@ func (s *run) flowGroups(mtu int, worlds map[string]*world) []bench.Group {
 // turns sends datagrams from pod a to pod b for d, by flows that send in turn. It returns the CPU
 // time per datagram in microseconds.
 func (w *world) turns(ctx context.Context, flows int, d time.Duration) (bench.Sample, error) {
-	var server *net.UDPConn
-	if err := w.spaces[podB].Do(func() (err error) {
-		server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(podAddr(podB))})
-		return err
-	}); err != nil {
-		return bench.Sample{}, err
-	}
-	defer server.Close()
-	if err := prepare(server); err != nil {
-		return bench.Sample{}, err
-	}
-
-	var clients []net.Conn
-	defer func() {
-		for _, c := range clients {
-			c.Close()
-		}
-	}()
-	if err := w.spaces[podA].Do(func() error {
-		for range flows {
-			c, err := net.DialUDP("udp4", nil, server.LocalAddr().(*net.UDPAddr))
-			if err != nil {
-				return err
-			}
-			clients = append(clients, c)
-		}
-		return nil
-	}); err != nil {
-		return bench.Sample{}, err
-	}
-
-	var came atomic.Int64
-	received := make(chan struct{})
-	go func() {
-		defer close(received)
-		count(server, &came)
-	}()
-	if err := takeTurns(ctx, clients, warmUp); err != nil {
-		return bench.Sample{}, err
-	}
-	cpu, err := w.cpu()
+	server, clients, stop, err := w.udp(podA, podB, flows)
 	if err != nil {
 		return bench.Sample{}, err
 	}
-	before := came.Load()
-	if err := takeTurns(ctx, clients, d); err != nil {
-		return bench.Sample{}, err
-	}
-	if err := sleep(ctx, drained); err != nil {
-		return bench.Sample{}, err
-	}
-	after, err := w.cpu()
+	defer stop()
+	n, cpu, err := w.arrived(ctx, server, func() error { return takeTurns(ctx, clients, warmUp) },
+		func() error { return takeTurns(ctx, clients, d) })
 	if err != nil {
 		return bench.Sample{}, err
 	}
-	server.Close()
-	<-received
-
-	n := came.Load() - before
 	if n == 0 {
 		return bench.Sample{}, fmt.Errorf("%s: no datagram arrived", w.side.name)
 	}
-	return bench.Sample{Value: float64((after - cpu).Microseconds()) / float64(n)}, nil
+	return bench.Sample{Value: float64(cpu.Microseconds()) / float64(n)}, nil
 }
 
 // takeTurns sends datagrams in bursts for d, each by the next of clients.
-func takeTurns(ctx context.Context, clients []net.Conn, d time.Duration) error {
+func takeTurns(ctx context.Context, clients []*net.UDPConn, d time.Duration) error {
 	payload := make([]byte, udpPayload)
 	began := time.Now()
 	for sent := 0; time.Since(began) < d; {

@@ -80,25 +80,69 @@ func (w *world) setQueues(ctx context.Context, length [2]int) (former [2]int, er
 // datagrams sends mbps Mbit/s of payload from pod a to pod b for d and returns what arrived.
 func (w *world) datagrams(ctx context.Context, mbps float64, d time.Duration,
 	segments int) (load.Datagrams, error) {
-	var server, client *net.UDPConn
-	if err := w.spaces[podB].Do(func() (err error) {
-		server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(podAddr(podB))})
+	server, clients, stop, err := w.udp(podA, podB, 1)
+	if err != nil {
+		return load.Datagrams{}, err
+	}
+	defer stop()
+	var sent int
+	var took time.Duration
+	cold := func() error { return nil }
+	came, cpu, err := w.arrived(ctx, server, cold, func() (err error) {
+		sent, took, err = pace(ctx, clients[0], mbps, d, segments)
 		return err
-	}); err != nil {
+	})
+	if err != nil {
 		return load.Datagrams{}, err
 	}
-	defer server.Close()
-	if err := prepare(server); err != nil {
-		return load.Datagrams{}, err
-	}
-	if err := w.spaces[podA].Do(func() (err error) {
-		client, err = net.DialUDP("udp4", nil, server.LocalAddr().(*net.UDPAddr))
-		return err
-	}); err != nil {
-		return load.Datagrams{}, err
-	}
-	defer client.Close()
 
+	bytes := float64(came * udpPayload)
+	if bytes == 0 {
+		return load.Datagrams{Loss: 1}, nil
+	}
+	return load.Datagrams{Mbps: bytes * 8 / 1e6 / took.Seconds(),
+		Loss: 1 - float64(came)/float64(sent), CPU: cpu.Seconds() / (bytes / 1e9)}, nil
+}
+
+// udp opens a socket in pod to, and sockets of n clients in pod from that are connected to it. stop
+// closes all of them.
+func (w *world) udp(from, to, n int) (server *net.UDPConn, clients []*net.UDPConn, stop func(),
+	err error) {
+	err = w.spaces[to].Do(func() (err error) {
+		server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(podAddr(to))})
+		return err
+	})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	stop = func() {
+		for _, c := range append(clients, server) {
+			c.Close()
+		}
+	}
+	err = w.spaces[from].Do(func() error {
+		for range n {
+			c, err := net.DialUDP("udp4", nil, server.LocalAddr().(*net.UDPAddr))
+			if err != nil {
+				return err
+			}
+			clients = append(clients, c)
+		}
+		return nil
+	})
+	if err != nil {
+		stop()
+	}
+	return server, clients, stop, err
+}
+
+// arrived calls warm, then send, and returns the number of datagrams that arrive at server from
+// then until all are drained, and the CPU time of both nodes. It closes server.
+func (w *world) arrived(ctx context.Context, server *net.UDPConn,
+	warm, send func() error) (n int64, cpu time.Duration, err error) {
+	if err := prepare(server); err != nil {
+		return 0, 0, err
+	}
 	var came atomic.Int64
 	received := make(chan struct{})
 	go func() {
@@ -106,31 +150,24 @@ func (w *world) datagrams(ctx context.Context, mbps float64, d time.Duration,
 		count(server, &came)
 	}()
 
-	cpu, err := w.cpu()
-	if err != nil {
-		return load.Datagrams{}, err
+	if err := warm(); err != nil {
+		return 0, 0, err
 	}
-	sent, took, err := pace(ctx, client, mbps, d, segments)
+	before, err := w.cpu()
 	if err != nil {
-		return load.Datagrams{}, err
+		return 0, 0, err
+	}
+	n = came.Load()
+	if err := send(); err != nil {
+		return 0, 0, err
 	}
 	if err := sleep(ctx, drained); err != nil {
-		return load.Datagrams{}, err
+		return 0, 0, err
 	}
 	after, err := w.cpu()
-	if err != nil {
-		return load.Datagrams{}, err
-	}
 	server.Close()
 	<-received
-
-	bytes := float64(came.Load() * udpPayload)
-	if bytes == 0 {
-		return load.Datagrams{Loss: 1}, nil
-	}
-	return load.Datagrams{Mbps: bytes * 8 / 1e6 / took.Seconds(),
-		Loss: 1 - float64(came.Load())/float64(sent),
-		CPU:  (after - cpu).Seconds() / (bytes / 1e9)}, nil
+	return came.Load() - n, after - before, err
 }
 
 // prepare sets the buffer of a receiving socket to udpBuffer, and enables UDP_GRO, so that one read

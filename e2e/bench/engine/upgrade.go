@@ -36,25 +36,15 @@ const burst = time.Millisecond
 // second; 0 means no stream.
 func (w *world) steadyLoad(ctx context.Context, from, to int, bits int) (*steady, error) {
 	s := &steady{interval: time.Second / perSecond, stop: make(chan struct{}), began: time.Now()}
-	var server, client *net.UDPConn
-	err := w.spaces[to].Do(func() (err error) {
-		if server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(podAddr(to))}); err != nil {
-			return err
-		}
-		return server.SetReadBuffer(8 << 20)
-	})
+	server, clients, stop, err := w.udp(from, to, 1)
 	if err != nil {
 		return nil, err
 	}
-	s.ends = append(s.ends, func() { server.Close() })
-	if err := w.spaces[from].Do(func() (err error) {
-		client, err = net.DialUDP("udp4", nil, server.LocalAddr().(*net.UDPAddr))
-		return err
-	}); err != nil {
+	s.ends = append(s.ends, stop)
+	if err := server.SetReadBuffer(8 << 20); err != nil {
 		s.close()
 		return nil, err
 	}
-	s.ends = append(s.ends, func() { client.Close() })
 	if bits > 0 {
 		if err := w.paced(ctx, from, to, bits, s); err != nil {
 			s.close()
@@ -68,7 +58,7 @@ func (w *world) steadyLoad(ctx context.Context, from, to int, bits int) (*steady
 		s.receive(server)
 	}()
 	s.ends = append(s.ends, func() { <-received })
-	s.wg.Go(func() { s.send(client) })
+	s.wg.Go(func() { s.send(clients[0]) })
 	return s, nil
 }
 
