@@ -40,11 +40,8 @@ func (s *run) changes(ctx context.Context) error {
 	if err := s.fastPaths(ctx, v); err != nil {
 		return err
 	}
-	s.Add(caseFastPath, "", bench.Millisecond, v[caseFastPath]...)
-	for _, name := range []string{casePod, casePodLarge, caseEdit} {
-		s.Add(name, "", bench.Millisecond, v[name]...)
-		s.Add(name+suffixP99, "", bench.Millisecond, v[name+suffixP99]...)
-	}
+	s.addAll(v, bench.Millisecond, caseFastPath, casePod, casePod+suffixP99, casePodLarge,
+		casePodLarge+suffixP99, caseEdit, caseEdit+suffixP99)
 	return nil
 }
 

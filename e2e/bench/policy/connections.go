@@ -86,10 +86,9 @@ func (s *run) connections(ctx context.Context) (err error) {
 	}
 	for _, l := range lanes {
 		if l.Rules > 0 {
-			s.Notes = append(s.Notes, fmt.Sprintf(
-				"Lane %s has %d rules for the server, of which one "+
-					"allows the client or one in ten. All are for one port, so the plan joins them: "+
-					"lines %d.", l.Name, l.Rules, l.Lines))
+			s.Notes = append(s.Notes, fmt.Sprintf("Lane %s has %d rules for the server, of which "+
+				"one allows the client or one in ten. All are for one port, so the plan joins "+
+				"them: lines %d.", l.Name, l.Rules, l.Lines))
 		}
 	}
 
@@ -120,9 +119,8 @@ func newLanes(dir string, pins *bpffs.FS) (lanes []*lane.Lane, err error) {
 	for _, one := range []struct {
 		name  string
 		judge lane.Judge
-	}{{laneNone, nil}, {laneControl, nil}, {laneTen, lane.TenByTen()}, {laneMany,
-		lane.AfterOthers()},
-		{laneQueue, lane.JudgeQueue}} {
+	}{{laneNone, nil}, {laneControl, nil}, {laneTen, lane.TenByTen()},
+		{laneMany, lane.AfterOthers()}, {laneQueue, lane.JudgeQueue}} {
 		l, err := lane.New(one.name, dir, pins, one.judge)
 		lanes = append(lanes, l)
 		if err != nil {
@@ -210,9 +208,8 @@ func (s *run) compareLanes(v values) error {
 	for _, q := range quantities {
 		done := len(v[q.caseOf(laneNone)])
 		if done < s.Rounds {
-			s.Notes = append(s.Notes, fmt.Sprintf(
-				"Incomplete: the run ended after %d of %d rounds of "+
-					"%s connections. Their gates are missed.", done, s.Rounds, q.name))
+			s.Notes = append(s.Notes, fmt.Sprintf("Incomplete: the run ended after %d of %d rounds "+
+				"of %s connections. Their gates are missed.", done, s.Rounds, q.name))
 		}
 		if done == 0 {
 			continue

@@ -138,7 +138,7 @@ func (s *run) fastPaths(ctx context.Context, v values) (err error) {
 
 	few := (s.scales.opened + connectionShare - 1) / connectionShare
 	for range s.Rounds {
-		if err := n.wantFast(f, n.Pods); err != nil {
+		if err := f.wantFast(ctx, n.Pods); err != nil {
 			return err
 		}
 		if err := f.open(n, s.scales.opened); err != nil {
@@ -149,7 +149,7 @@ func (s *run) fastPaths(ctx context.Context, v values) (err error) {
 			return err
 		}
 		v.add(caseFastPath, millis(took))
-		err = errors.Join(n.wantFast(f, n.Pods-n.Pods/world.Namespaces),
+		err = errors.Join(f.wantFast(ctx, n.Pods-n.Pods/world.Namespaces),
 			n.tracks(s.scales.opened-few))
 		if err != nil {
 			return err
@@ -169,13 +169,11 @@ func (s *run) fastPaths(ctx context.Context, v values) (err error) {
 }
 
 // wantFast waits until exactly want pods have the fast path.
-func (n *node) wantFast(f *fastPath, want int) error {
-	began := time.Now()
-	for len(f.Fast()) != want {
-		if time.Since(began) > changeLimit {
-			return fmt.Errorf("%d pods have the fast path, want %d", len(f.Fast()), want)
+func (f *fastPath) wantFast(ctx context.Context, want int) error {
+	return poll(ctx, time.Millisecond, func() error {
+		if got := len(f.Fast()); got != want {
+			return fmt.Errorf("%d pods have the fast path, want %d", got, want)
 		}
-		time.Sleep(time.Millisecond)
-	}
-	return nil
+		return nil
+	})
 }

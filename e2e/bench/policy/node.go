@@ -95,20 +95,28 @@ func newNodeWith(c world.Cluster, open func(*node) (keeper.FastPath, error)) (*n
 // listed marks the Keeper's objects as complete, and waits until all policies are in force.
 func (n *node) listed(ctx context.Context) error {
 	n.SetPrefixes(n.Prefixes())
-	_, err := n.change(ctx, n.Listed)
-	if err != nil {
+	if _, err := n.change(ctx, n.Listed); err != nil {
 		return err
 	}
 	// The Keeper's status follows after a step is in force.
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for began := time.Now(); ; {
+	return poll(ctx, time.Millisecond, func() error {
 		s, problems := n.Status(), n.Problems()
 		if s.Members == n.Pods && s.Pending == 0 && len(problems) == 0 {
 			return nil
-		} else if time.Since(began) > changeLimit {
-			return fmt.Errorf("%d of %d pods are in policy groups, problems %q", s.Members,
-				n.Pods, problems)
+		}
+		return fmt.Errorf("%d of %d pods are in policy groups, problems %q", s.Members, n.Pods,
+			problems)
+	})
+}
+
+// poll calls lacks at each interval until it returns nil. After changeLimit it returns the last
+// error of lacks.
+func poll(ctx context.Context, interval time.Duration, lacks func() error) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for began := time.Now(); ; {
+		if err := lacks(); err == nil || time.Since(began) > changeLimit {
+			return err
 		}
 		select {
 		case <-ctx.Done():

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -281,9 +280,8 @@ func (s *run) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
 	s.Progress("%s: peak %.0f MiB, edit sent after %.0f ms, in force %.0f ms later, at most %.0f ms",
 		name, peak, bench.Quantile(v[name+suffixWatch], 0.5),
 		bench.Quantile(v[name+suffixEdit], 0.5), bench.Quantile(v[name+suffixEdit], 1))
-	s.Add(name, "", bench.MiB, v[name]...)
-	s.Add(name+suffixEdit, "", bench.Millisecond, v[name+suffixEdit]...)
-	s.Add(name+suffixWatch, "", bench.Millisecond, v[name+suffixWatch]...)
+	s.addAll(v, bench.MiB, name)
+	s.addAll(v, bench.Millisecond, name+suffixEdit, name+suffixWatch)
 	return p.Kill(ctx)
 }
 
@@ -363,8 +361,7 @@ func peakMemory(pid int) (float64, error) {
 	}
 	m := peakLine.FindStringSubmatch(string(text))
 	if m == nil {
-		return 0, fmt.Errorf("status of process %d has no VmHWM: %s", pid, strings.TrimSpace(
-			string(text)))
+		return 0, fmt.Errorf("status of process %d has no VmHWM: %s", pid, text)
 	}
 	kb, err := strconv.ParseFloat(m[1], 64)
 	return kb / 1024, err

@@ -120,8 +120,7 @@ func (s *run) Report() *report.Report {
 		Notes: append(s.Notes,
 			fmt.Sprintf("The cluster has %d nodes with %d pods each; each pod has an address of both "+
 				"families. A rule of a policy becomes a rule of nftables for each family.",
-				z.large.Nodes,
-				z.large.Pods),
+				z.large.Nodes, z.large.Pods),
 			fmt.Sprintf("All rules select pods of the measured node, and refer to %d sets of peers.",
 				world.Tiers),
 			"A change is timed from the bytes of its event in the watch until the kernel has "+

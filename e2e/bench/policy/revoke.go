@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -73,10 +72,8 @@ func (s *run) revoke(ctx context.Context) (err error) {
 			"%.0f ms, behind another %.0f ms", round+1, s.scales.connections, v.last(caseRevokeFew),
 			v.last(caseRevokeFew+suffixBehind), v.last(caseRevokeAll), v.last(caseRevokeAll+suffixBehind))
 	}
-	for _, name := range []string{caseRevokeFew, caseRevokeAll} {
-		s.Add(name, "", bench.Millisecond, v[name]...)
-		s.Add(name+suffixBehind, "", bench.Millisecond, v[name+suffixBehind]...)
-	}
+	s.addAll(v, bench.Millisecond, caseRevokeFew, caseRevokeFew+suffixBehind, caseRevokeAll,
+		caseRevokeAll+suffixBehind)
 	return nil
 }
 
@@ -134,11 +131,8 @@ func (n *node) revoked(ctx context.Context, p policy.Policy, want int,
 	if behind {
 		n.moves++
 		node, i := n.OtherPod(n.moves)
-		_, err := n.change(ctx, func() {
-			n.PutPod(world.PodOf(node, i,
-				world.TierOf(node, i)+n.moves))
-		})
-		if err != nil {
+		pod := world.PodOf(node, i, world.TierOf(node, i)+n.moves)
+		if _, err := n.change(ctx, func() { n.PutPod(pod) }); err != nil {
 			return 0, err
 		}
 	}
@@ -148,20 +142,13 @@ func (n *node) revoked(ctx context.Context, p policy.Policy, want int,
 	if _, err := n.change(ctx, func() { n.PutPolicy(p) }); err != nil {
 		return 0, err
 	}
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		if got := n.Status().Revoked - before; got >= uint64(want) {
-			return time.Since(began), nil
-		} else if time.Since(began) > changeLimit {
-			return 0, fmt.Errorf("%d of %d connections were revoked in %v", got, want, changeLimit)
+	err := poll(ctx, time.Millisecond, func() error {
+		if got := n.Status().Revoked - before; got < uint64(want) {
+			return fmt.Errorf("%d of %d connections were revoked in %v", got, want, changeLimit)
 		}
-		select {
-		case <-ctx.Done():
-			return 0, context.Cause(ctx)
-		case <-tick.C:
-		}
-	}
+		return nil
+	})
+	return time.Since(began), err
 }
 
 // tracks returns an error unless the node tracks exactly want connections.
@@ -201,8 +188,7 @@ func (n *node) connect(ctx context.Context, count int) error {
 // flow returns the conntrack entry of connection k.
 func (n *node) flow(k int) *netlink.ConntrackFlow {
 	from, i := n.OtherPod(k)
-	client, server := net.IP(world.Addrs(from, i)[0].AsSlice()), net.IP(world.Addrs(0,
-		0)[0].AsSlice())
+	client, server := world.Addrs(from, i)[0].AsSlice(), world.Addrs(0, 0)[0].AsSlice()
 	clientPort, serverPort := uint16(20000+k/(n.Pods*(n.Nodes-1))), uint16(portRest)
 	if k%connectionShare == 0 {
 		serverPort = portFew

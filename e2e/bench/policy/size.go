@@ -37,14 +37,10 @@ func (s *run) size(ctx context.Context) error {
 			return err
 		}
 		s.Progress("round %d  %d pods weigh %.2f MiB", round+1,
-			s.scales.large.Nodes*s.scales.large.Pods,
-			v.last(caseMemory))
+			s.scales.large.Nodes*s.scales.large.Pods, v.last(caseMemory))
 	}
-	for _, name := range []string{
-		casePlan, caseKernel, caseAdopt, caseDirect, caseDirect + suffixP99} {
-		s.Add(name, "", bench.Millisecond, v[name]...)
-	}
-	s.Add(caseMemory, "", bench.MiB, v[caseMemory]...)
+	s.addAll(v, bench.Millisecond, casePlan, caseKernel, caseAdopt, caseDirect, caseDirect+suffixP99)
+	s.addAll(v, bench.MiB, caseMemory)
 	return nil
 }
 
@@ -87,8 +83,7 @@ func check(c world.Cluster, plan *policy.Plan) error {
 // kernel works in the calling thread's namespace. It measures writing the plan, adopting the
 // written table as a restarted veild does, and changes of other nodes' pods without a Keeper.
 func kernel(ctx context.Context, c world.Cluster, p *planner.Planner, plan *policy.Plan,
-	changes int,
-	v values) error {
+	changes int, v values) error {
 	var first nftables.PolicyTable
 	defer func() { _ = first.Close() }()
 	runtime.GC()

@@ -86,6 +86,13 @@ func runAt(ctx context.Context, c suite.Choice, sizes scales) (*report.Report, e
 	})
 }
 
+// addAll adds cases of a unit with the values of v.
+func (s *run) addAll(v values, unit bench.Unit, names ...string) {
+	for _, name := range names {
+		s.Add(name, "", unit, v[name]...)
+	}
+}
+
 // values holds one value per round, keyed by the name of the case.
 type values map[string][]float64
 

@@ -81,8 +81,7 @@ func (s *run) tenant(ctx context.Context) error {
 	for _, sh := range shapes {
 		for _, suffix := range []string{suffixApply, suffixAdd + suffixP99, suffixDel + suffixP99,
 			suffixOther + suffixP99, suffixEdit + suffixP99, suffixEvent, suffixIdle} {
-			name := caseTenant(sh.name, suffix)
-			s.Add(name, "", bench.Millisecond, v[name]...)
+			s.addAll(v, bench.Millisecond, caseTenant(sh.name, suffix))
 		}
 	}
 	return nil
@@ -242,19 +241,13 @@ func (n *node) enforced(ctx context.Context) error {
 
 // until waits until holds returns true. It drains n.programmed meanwhile.
 func (n *node) until(ctx context.Context, holds func() bool) error {
-	tick := time.NewTicker(pace)
-	defer tick.Stop()
-	for began := time.Now(); !holds(); n.drain() {
-		if time.Since(began) > changeLimit {
-			return fmt.Errorf("a change is not in force after %v: %q", changeLimit, n.Problems())
+	return poll(ctx, pace, func() error {
+		if holds() {
+			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-		}
-	}
-	return nil
+		n.drain()
+		return fmt.Errorf("a change is not in force after %v: %q", changeLimit, n.Problems())
+	})
 }
 
 // drain discards the times in n.programmed.
@@ -308,10 +301,7 @@ func newPlugin(n *node) (*plugin, error) {
 	}
 	p := &plugin{n: n, inner: inner, paths: pod.Paths{PodDir: filepath.Join(n.dir, "pods"),
 		PolicyDir: filepath.Join(n.dir, "policy"), ReadyFile: filepath.Join(n.dir, "ready")}}
-	err = n.Do(func() error {
-		return errors.Join(podtest.Guard(),
-			podtest.Mark(p.paths.ReadyFile))
-	})
+	err = n.Do(func() error { return errors.Join(podtest.Guard(), podtest.Mark(p.paths.ReadyFile)) })
 	if err != nil {
 		return nil, errors.Join(err, inner.Close())
 	}
@@ -331,7 +321,7 @@ func (p *plugin) beside(ctx context.Context, least int,
 			err = context.Cause(ctx)
 		}
 		if err != nil && running {
-			return nil, errors.Join(err, <-ended)
+			err = errors.Join(err, <-ended)
 		}
 		if err != nil {
 			return nil, err
@@ -364,9 +354,9 @@ func (p *plugin) turn(k int, took map[string][]float64) error {
 		var undo pod.Undo
 		err := p.paths.Attach(r, p.inner.Fd(), &undo)
 		if err != nil {
-			return errors.Join(err, undo.Run())
+			err = errors.Join(err, undo.Run())
 		}
-		return nil
+		return err
 	})
 	if err != nil {
 		return err

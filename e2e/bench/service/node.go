@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"strconv"
 	"strings"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/bare"
@@ -20,8 +19,7 @@ import (
 var (
 	serviceRanges = []netip.Prefix{
 		netip.MustParsePrefix("198.19.0.0/18"), netip.MustParsePrefix("198.19.64.0/19"),
-		netip.MustParsePrefix("198.19.96.0/20"),
-		netip.MustParsePrefix("198.19.112.0/21"),
+		netip.MustParsePrefix("198.19.96.0/20"), netip.MustParsePrefix("198.19.112.0/21"),
 	}
 	backendRange = netip.MustParsePrefix("198.19.128.0/17")
 )
@@ -139,15 +137,11 @@ func (l *lane) podAddrs(r reach) string {
 
 // tracks reports whether the node tracks connections. It counts conntrack entries, so some
 // connections must have passed before.
-func (l *lane) tracks() (bool, error) {
-	var n int
-	err := l.node.Do(func() error {
+func (l *lane) tracks() (is bool, err error) {
+	err = l.node.Do(func() error {
 		b, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
-		if err != nil {
-			return err
-		}
-		n, err = strconv.Atoi(strings.TrimSpace(string(b)))
+		is = err == nil && strings.TrimSpace(string(b)) != "0"
 		return err
 	})
-	return n > 0, err
+	return is, err
 }

@@ -58,7 +58,8 @@ func (o Options) Estimate() time.Duration {
 	for _, p := range o.Parts {
 		switch p {
 		case partPod, partOutside:
-			n += len(quantities) * len(sidesOf(reachOf(p))) * o.Turns
+			r := map[string]reach{partPod: pod, partOutside: outside}[p]
+			n += len(quantities) * len(sidesOf(r)) * o.Turns
 		case partScale:
 			set += time.Minute
 			for _, r := range reaches() {

@@ -46,7 +46,7 @@ func (s *run) programming(ctx context.Context) error {
 		ours = append(ours, o)
 		s.Progress("round %d  list: ours %.0f ms, %.0f ms of it after it was decoded (%.2f µs an "+
 			"entry of a map); one endpoint, p99: %.2f ms", round+1, o.read, o.list, o.entry,
-			quantile99(o.changes))
+			bench.Quantile(o.changes, 0.99))
 		if late {
 			continue
 		}
@@ -61,7 +61,7 @@ func (s *run) programming(ctx context.Context) error {
 		}
 		theirs = append(theirs, t)
 		s.Progress("round %d  list: nftables %.0f ms; one endpoint, p99: %.1f ms", round+1, t.read,
-			quantile99(t.changes))
+			bench.Quantile(t.changes, 0.99))
 	}
 	return s.programmed(ours, theirs)
 }
@@ -81,7 +81,7 @@ func (s *run) programmed(ours, theirs []filled) error {
 		{caseChange + toNFTables, bench.Millisecond, true,
 			func(f filled) float64 { return bench.Quantile(f.changes, 0.5) }},
 		{caseChange + suffixP99 + toNFTables, bench.Millisecond, true,
-			func(f filled) float64 { return quantile99(f.changes) }},
+			func(f filled) float64 { return bench.Quantile(f.changes, 0.99) }},
 	} {
 		var own, base []float64
 		for _, f := range ours {
@@ -214,5 +214,3 @@ func (s *run) fillTheirs(ctx context.Context, round int,
 }
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
-func quantile99(values []float64) float64 { return bench.Quantile(values, 0.99) }

@@ -57,8 +57,7 @@ var quantities = []quantity{
 	{
 		name: qCPS, title: "Connections, wrk with Connection: close", unit: bench.PerSecond,
 		published: 1.16,
-		measure: func(ctx context.Context, s *run, l *lane,
-			r reach) (bench.Sample, error) {
+		measure: func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
 			v, err := s.ground.wrk(ctx, l, r, true, s.Sample)
 			return bench.Sample{Value: v}, err
 		},
@@ -66,8 +65,7 @@ var quantities = []quantity{
 	{
 		name: qCRR, title: fmt.Sprintf("Connect, request, response: %d clients", crrSlots),
 		unit: bench.PerSecond, published: 1.18,
-		measure: func(ctx context.Context, s *run, l *lane,
-			r reach) (bench.Sample, error) {
+		measure: func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
 			res, err := s.ground.openLoop(ctx, l, r,
 				openloop.Load{Kind: openloop.Connect, To: []netip.AddrPort{l.target(r, 1)},
 					Slots: crrSlots, Warm: warm, Duration: s.Sample})
@@ -77,8 +75,7 @@ var quantities = []quantity{
 	{
 		name: qCRRLatency, title: "Connect, request, response at a fixed rate",
 		unit: bench.Microsecond,
-		measure: func(ctx context.Context, s *run, l *lane,
-			r reach) (bench.Sample, error) {
+		measure: func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
 			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Connect, Rate: crrRate,
 				Slots: openMax})
 		},
@@ -87,8 +84,7 @@ var quantities = []quantity{
 	{
 		name: qRPS, title: "Requests, wrk over connections that stay", unit: bench.PerSecond,
 		published: 1.12,
-		measure: func(ctx context.Context, s *run, l *lane,
-			r reach) (bench.Sample, error) {
+		measure: func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
 			v, err := s.ground.wrk(ctx, l, r, false, s.Sample)
 			return bench.Sample{Value: v}, err
 		},
@@ -96,8 +92,7 @@ var quantities = []quantity{
 	{
 		name: qRRLatency, title: "Request and response at a fixed rate", unit: bench.Microsecond,
 		published: 0.60,
-		measure: func(ctx context.Context, s *run, l *lane,
-			r reach) (bench.Sample, error) {
+		measure: func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
 			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Request, Rate: rrRate,
 				Slots: rrSlots})
 		},
@@ -105,8 +100,7 @@ var quantities = []quantity{
 	},
 	{
 		name: qRTT, title: "Round trip, sockperf, mean", unit: bench.Microsecond, published: 0.60,
-		measure: func(ctx context.Context, s *run, l *lane,
-			r reach) (bench.Sample, error) {
+		measure: func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
 			p, err := s.ground.sockperf(ctx, l, r, s.Sample)
 			return bench.Sample{Value: p.mean,
 				Extras: map[string]float64{suffixLeast: p.least}}, err
@@ -116,8 +110,7 @@ var quantities = []quantity{
 	{
 		name: qStream, title: fmt.Sprintf("TCP, %d streams of iperf3", streams), unit: bench.Mbps,
 		published: 1.20,
-		measure: func(ctx context.Context, s *run, l *lane,
-			r reach) (bench.Sample, error) {
+		measure: func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
 			v, err := s.ground.stream(ctx, l, r, streams, s.Sample)
 			return bench.Sample{Value: v}, err
 		},

@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -68,21 +67,8 @@ func (s *run) reach(ctx context.Context, r reach) error {
 		lanes[side] = l
 	}
 
-	var groups []bench.Group
-	of := map[string]quantity{}
-	for _, q := range quantities {
-		if len(s.only) > 0 && !slices.Contains(s.only, q.name) {
-			continue
-		}
-		g := bench.Group{Name: fmt.Sprintf("%s_%s", r, q.name), Unit: q.unit, Turns: s.Turns}
-		for _, side := range sides {
-			g.Sides = append(g.Sides, s.side(side, lanes[side], r, q))
-		}
-		g.Pairs = pairs(g.Name, sides)
-		groups, of[g.Name] = append(groups, g), q
-	}
-
-	err := s.measure(ctx, groups, of)
+	err := s.measure(ctx, r.String()+"_", r, s.only, sides, lanes,
+		func(group string) []bench.Pair { return pairs(group, sides) })
 	s.missingToIPVS(r)
 	return err
 }

@@ -97,24 +97,16 @@ func (s *run) scale(ctx context.Context) error {
 			return err
 		}
 
-		var groups []bench.Group
-		of := map[string]quantity{}
-		for _, q := range quantities {
-			if !slices.Contains(scaled, q.name) {
-				continue
-			}
-			g := bench.Group{Name: fmt.Sprintf("%s_%s_%s", partScale, r, q.name), Unit: q.unit,
-				Turns: s.Turns}
-			for _, c := range sides {
-				g.Sides = append(g.Sides, s.side(c.String(), lanes[c.String()], r, q))
-			}
-			g.Pairs = slices.DeleteFunc(s.scalePairs(g.Name, sides), func(p bench.Pair) bool {
-				return lanes[p.Ours] == nil || lanes[p.Base] == nil
-			})
-			groups, of[g.Name] = append(groups, g), q
+		var names []string
+		for _, c := range sides {
+			names = append(names, c.String())
 		}
-
-		err = s.measure(ctx, groups, of)
+		err = s.measure(ctx, fmt.Sprintf("%s_%s_", partScale, r), r, scaled, names, lanes,
+			func(group string) []bench.Pair {
+				return slices.DeleteFunc(s.scalePairs(group, sides), func(p bench.Pair) bool {
+					return lanes[p.Ours] == nil || lanes[p.Base] == nil
+				})
+			})
 		s.losses(r)
 		if err != nil {
 			return err

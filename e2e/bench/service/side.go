@@ -181,16 +181,12 @@ func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 	}
 	if l.side == sideRouted || l.side == sideGuarded {
 		if tracks, err := l.tracks(); err != nil || !tracks {
-			return fmt.Errorf("%s: its node tracks no connections (%w)", l,
-				errors.Join(err, errUntracked))
+			return errors.Join(err, fmt.Errorf("%s: its node tracks no connections, so it would be "+
+				"faster than a real one", l))
 		}
 	}
 	return balanced(seen)
 }
-
-// errUntracked is the error for a node that tracks no connections and would be faster than a real
-// one.
-var errUntracked = errors.New("it would be faster than a real node")
 
 // balanced returns an error unless each endpoint returned at least a twelfth of the answers, and no
 // other server returned any. With a fair choice, the probability of an error is 1 in 100,000.

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -34,13 +35,6 @@ var benchmark = suite.Suite[*run]{Name: Suite, Look: 2 * time.Second, Parts: []s
 
 // Parts returns the names of the parts in the order in which they run.
 func Parts() []string { return benchmark.Names() }
-
-func reachOf(part string) reach {
-	if part == partPod {
-		return pod
-	}
-	return outside
-}
 
 // run is one run of the suite.
 type run struct {
@@ -109,25 +103,34 @@ func (s *run) lane(ctx context.Context, side string, z size, number int, r reach
 	return l, nil
 }
 
-// side returns a side of a group that measures a quantity in a lane.
-func (s *run) side(name string, l *lane, r reach, q quantity) bench.Side {
-	return bench.Side{Name: name, Measure: func(ctx context.Context) (bench.Sample, error) {
-		return q.measure(ctx, s, l, r)
-	}}
-}
-
-// measure measures groups and adds their cases. quantityOf holds the quantity of each group, keyed
-// by the name of the group.
-func (s *run) measure(ctx context.Context, groups []bench.Group,
-	quantityOf map[string]quantity) error {
-	for i := range groups {
-		for _, e := range quantityOf[groups[i].Name].extras {
-			groups[i].Extras = append(groups[i].Extras, bench.Extra{Suffix: e.suffix, Unit: e.unit})
+// measure measures the quantities with these names, or all if there are none, and adds their cases.
+// lanes has the lane of each side. The name of a group is the name of its quantity after prefix;
+// pairs returns the comparisons of a group.
+func (s *run) measure(ctx context.Context, prefix string, r reach, names, sides []string,
+	lanes map[string]*lane, pairs func(group string) []bench.Pair) error {
+	var groups []bench.Group
+	of := map[string]quantity{}
+	for _, q := range quantities {
+		if len(names) > 0 && !slices.Contains(names, q.name) {
+			continue
 		}
+		g := bench.Group{Name: prefix + q.name, Unit: q.unit, Turns: s.Turns}
+		g.Pairs = pairs(g.Name)
+		for _, side := range sides {
+			g.Sides = append(g.Sides, bench.Side{Name: side,
+				Measure: func(ctx context.Context) (bench.Sample, error) {
+					return q.measure(ctx, s, lanes[side], r)
+				}})
+		}
+		for _, e := range q.extras {
+			g.Extras = append(g.Extras, bench.Extra{Suffix: e.suffix, Unit: e.unit})
+		}
+		groups, of[g.Name] = append(groups, g), q
 	}
+
 	err := s.Interleave(ctx, groups)
 	for _, g := range groups {
-		s.label(g, quantityOf[g.Name])
+		s.label(g, of[g.Name])
 	}
 	return err
 }

@@ -173,22 +173,18 @@ var notes = []string{
 		"with a thread for each CPU.",
 	"The node of ours has everything that veild has in force: the guard, at links and in " +
 		"nftables, the rules that keep pods to their addresses, policy routing, " +
-		"masquerading, and " +
-		"with that connection tracking; none of the others has such a thing but the last. " +
+		"masquerading, and with that connection tracking; none of the others has such a thing but the last. " +
 		"Ours has host routing by eBPF (services.hostRouting), so what goes to its pods and what " +
 		"they answer goes from link to link, past netfilter; \"routed\" is that node " +
-		"with veild's " +
-		"default, the kernel's host routing, where all of it meets rules and connection " +
-		"tracking. " +
-		"Guarded is that node without a table of services: what the pod sends goes the direct way.",
+		"with veild's default, the kernel's host routing, where all of it meets rules and connection " +
+		"tracking. Guarded is that node without a table of services: what the pod sends goes the direct way.",
 	"Ours for pods: the programs at sockets, attached to a cgroup that has the clients in it, so " +
 		"no packet is rewritten, and those at pods' links, which look at each, at the client's " +
 		"and at the endpoint's. Ours from outside: the programs at links. " +
 		"The endpoints are pods of the node, so no tunnel is measured, but the table has them on " +
 		"another, so that the source of what comes from outside is translated, as the others do.",
 	"Connect, request, response: a byte each way over a connection of its own, closed by " +
-		"a reset. " +
-		"Latencies are from the moment at which an operation was to begin, in an open loop, so " +
+		"a reset. Latencies are from the moment at which an operation was to begin, in an open loop, so " +
 		"that waiting for a slot counts; p50, and p99 beside it.",
 	"Processor time is busy time of the whole machine, load and endpoints included, from " +
 		"/proc/stat, by the operations that were due. Where latencies are the noise of the " +

@@ -135,13 +135,10 @@ func parseSockperf(out string) (pingPong, error) {
 	return pingPong{mean, least}, nil
 }
 
-// errNone is the error for a number that is not in a program's output.
-var errNone = errors.New("number not found")
-
 func number(e *regexp.Regexp, text string) (float64, error) {
 	m := e.FindStringSubmatch(text)
 	if m == nil {
-		return 0, errNone
+		return 0, errors.New("number not found")
 	}
 	return strconv.ParseFloat(m[1], 64)
 }
@@ -167,8 +164,7 @@ func (g *ground) stream(ctx context.Context, l *lane, r reach, streams int,
 // needed lists the required programs, and the Debian package of each.
 var needed = [][2]string{
 	{"ip", "iproute2"}, {"nsenter", "util-linux"}, {"nft", "nftables"},
-	{"iptables-restore", "iptables"},
-	{"wrk", "wrk"}, {"sockperf", "sockperf"}, {"iperf3", "iperf3"},
+	{"iptables-restore", "iptables"}, {"wrk", "wrk"}, {"sockperf", "sockperf"}, {"iperf3", "iperf3"},
 }
 
 // findPrograms returns an error that lists the missing programs.
