@@ -17,8 +17,9 @@
 //   - A pod has the fast path past netfilter only while the plan in force judges none of its
 //     packets: it loses the path before the table changes, and gets it afterwards.
 //
-// It has more than 1,500 lines, because showing, tracing, trying and waiting need the received
-// objects and the plan in force.
+// It has more than 1,500 lines, because showing, tracing and waiting need the received objects and
+// the plan in force. Trying policies and counting rules need a copy (known), and the log of denied
+// connections needs neither (droplog).
 //
 // The agent drives a Keeper as a Feature (feature.go). TurnOff takes policies out of force.
 //

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/droplog"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -44,7 +45,6 @@ func (k *Keeper) logDrops(ctx context.Context, l *nftables.DropLog) error {
 			_ = l.Close()
 		}
 	}()
-	limit := newDropLimit()
 	for {
 		drops, err := l.Receive()
 		if err != nil {
@@ -52,15 +52,12 @@ func (k *Keeper) logDrops(ctx context.Context, l *nftables.DropLog) error {
 		}
 		for _, d := range drops {
 			by, sender := k.explain(d), k.podAt(d.Src)
-			k.denied.add(by)
 			if k.dropped != nil {
 				k.dropped(d.Packet, telemetry.DroppedPacket{Reason: d.Reason,
 					SrcPod: wordOf(sender), DstPod: wordOf(k.podAt(d.Dst)),
-					Policies: by.policies, Rule: by.rule})
+					Policies: by.Policies, Rule: by.Rule})
 			}
-			if slices.Contains(logged, d.Reason) && limit.accept(d, sender, time.Now()) {
-				k.logDrop(d, by, limit.takeSkipped(sender))
-			}
+			k.denied.Add(d, by, sender)
 		}
 	}
 }
@@ -83,44 +80,12 @@ func wordOf(name policy.Name) string {
 	return name.String()
 }
 
-// logged holds the drop reasons that are logged: those for which a policy denied the packet.
-var logged = []string{policy.DenyIngress.String(), policy.DenyEgress.String(),
-	policy.DenyAdmin.String(), policy.DenyBaseline.String(), policy.DenyUnknownPeer.String()}
-
-// logDrop logs one drop as the plan in force explains it.
-func (k *Keeper) logDrop(d nftables.Dropped, by denier, skipped int) {
-	fields := []any{"reason", d.Reason, "from", d.Src, "to", d.Dst, "proto", d.Proto.Word(),
-		"port", d.Port}
-	if by.direction != "" {
-		fields = append(fields, "direction", by.direction)
-	}
-	if by.pod != "" {
-		fields = append(fields, "pod", by.pod)
-	}
-	if by.rule != "" {
-		fields = append(fields, "policies", by.policies, "rule", by.rule)
-	}
-	if skipped > 0 {
-		fields = append(fields, "skipped", skipped)
-	}
-	k.log.Info("a policy denied a connection", fields...)
-}
-
-// denier is the side that denies a packet, its policies and the rule. The zero value means that no
-// policy denied it, or that the plan has changed since and would no longer deny it for the same
-// reason.
-type denier struct {
-	direction, pod string
-	policies       []string
-	rule           string
-}
-
 // explain returns the side, the policies and the rule that deny a packet by the plan in force.
-func (k *Keeper) explain(d nftables.Dropped) (by denier) {
+func (k *Keeper) explain(d nftables.Dropped) (by droplog.Denier) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	plan := k.shown.Load().plan
-	if plan == nil || !slices.Contains(logged, d.Reason) {
+	if plan == nil || !slices.Contains(droplog.Reasons, d.Reason) {
 		return by
 	}
 	for _, direction := range []policy.Direction{policy.Egress, policy.Ingress} {
@@ -134,16 +99,16 @@ func (k *Keeper) explain(d nftables.Dropped) (by denier) {
 			continue
 		}
 
-		by.direction = direction.String()
+		by.Direction = direction.String()
 		if whose := k.planner.Whose(own); len(whose) == 1 {
-			by.pod = whose[0].Name.String()
+			by.Pod = whose[0].Name.String()
 		}
 		if name, _ := k.planner.Decider(plan, direction, f); name != "" {
-			by.policies, by.rule = []string{name}, k.planner.DecidingRule(plan, direction, f)
+			by.Policies, by.Rule = []string{name}, k.planner.DecidingRule(plan, direction, f)
 			return by
 		}
-		by.policies, _ = k.planner.Explain(plan, direction, f)
-		by.rule = "no rule of these allows it"
+		by.Policies, _ = k.planner.Explain(plan, direction, f)
+		by.Rule = "no rule of these allows it"
 		return by
 	}
 	return by

@@ -16,6 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/droplog"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/known"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper/revocation"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
@@ -70,9 +72,8 @@ type Keeper struct {
 	drops      func() []telemetry.DroppedPacket
 	loop       *loop.Loop
 	revoker    *revocation.Revoker
-	denied     denials
-	// trying is held while Try, Seen or ListCounted runs.
-	trying sync.Mutex
+	denied     *droplog.Log
+	known      *known.Judge
 	// writes is incremented before and after each write of the kernel's table, so it is odd during
 	// a write.
 	writes atomic.Uint64
@@ -158,11 +159,12 @@ func New(o PolicyConfig) *Keeper {
 		denials: o.Denials, fast: o.FastPath, dropped: o.Dropped, drops: o.Drops,
 		loop: loop.New(loop.Schedule{Gather: gather, Resync: resync, RetryMin: retry,
 			RetryMax: retry}),
-		revoker: revocation.New(),
+		revoker: revocation.New(), denied: droplog.New(o.Log),
 		received: received{planner: planner.New(o.Node), pods: map[policy.Name]policy.Pod{},
 			outside: map[policy.Name][]netip.Addr{}, held: map[policy.Name]bool{}},
 		own: owned{attached: map[policy.Key]bool{}},
 	}
+	k.known = known.New(k.view)
 	k.shown.Store(&inForce{})
 	k.planner.SetOptions(o.Policy)
 	return k

@@ -42,7 +42,7 @@ func (f *Feature) Pages() map[string]telemetry.Page {
 		},
 
 		telemetry.PolicySeenPath: func(r *http.Request) (any, error) {
-			return k.Seen(r.FormValue("namespace"))
+			return k.known.Seen(r.FormValue("namespace"))
 		},
 
 		telemetry.PolicyTryPage: func(r *http.Request) (any, error) {
@@ -59,7 +59,7 @@ func (f *Feature) Pages() map[string]telemetry.Page {
 			if err != nil {
 				return nil, err
 			}
-			return k.Try(policies, w.Delete)
+			return k.known.Try(policies, w.Delete)
 		},
 
 		telemetry.PolicyProgressPath: func(r *http.Request) (any, error) {

@@ -25,7 +25,7 @@ func TestSeenHasBothEndsOfAConnection(t *testing.T) {
 	n.connect("client-2", "server", addrsOf(3)[1], 1002)
 
 	var seen *suggest.Seen
-	n.must(func() (err error) { seen, err = n.Seen("shop"); return err })
+	n.must(func() (err error) { seen, err = n.known.Seen("shop"); return err })
 	var got []string
 	for _, r := range seen.Rows {
 		if r.Port > 1000 { // wantTalk is 80
@@ -48,7 +48,7 @@ func TestSeenHasBothEndsOfAConnection(t *testing.T) {
 	}
 
 	n.must(func() error {
-		if _, err := n.Seen("shp"); err == nil || !strings.Contains(err.Error(), "the cluster has shop") {
+		if _, err := n.known.Seen("shp"); err == nil || !strings.Contains(err.Error(), "the cluster has shop") {
 			t.Errorf("a namespace that does not exist: %v", err)
 		}
 		return nil

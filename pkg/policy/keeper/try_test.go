@@ -18,15 +18,15 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/trial"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/known"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 // tried returns the result of a try of policies.
-func (n *node) tried(changed policy.Policies, deleted ...policy.Ref) (t *Tried, err error) {
+func (n *node) tried(changed policy.Policies, deleted ...policy.Ref) (t *known.Tried, err error) {
 	n.t.Helper()
 	n.must(func() error {
-		t, err = n.Try(changed, deleted)
+		t, err = n.known.Try(changed, deleted)
 		return nil
 	})
 	return t, err
@@ -77,7 +77,7 @@ func (n *node) table() string {
 
 // tryWithoutTrace tries policies. The kernel's table, with its counters, must not change. New links
 // of pods send IPv6 packets by themselves, so it waits for a moment without such packets.
-func (n *node) tryWithoutTrace(changed policy.Policies) *Tried {
+func (n *node) tryWithoutTrace(changed policy.Policies) *known.Tried {
 	n.t.Helper()
 	for end := time.Now().Add(expectation); ; {
 		before := n.table()
@@ -201,12 +201,15 @@ func TestTryRefusesWhatCannotBe(t *testing.T) {
 		}
 	}
 
-	n.trying.Lock()
-	defer n.trying.Unlock()
-	if _, err := n.tried(policy.Policies{}); err == nil || !strings.Contains(err.Error(),
-		"another try") {
-		t.Errorf("a second try: %v", err)
+	n.drops = func() []telemetry.DroppedPacket {
+		if _, err := n.known.Try(policy.Policies{}, nil); err == nil ||
+			!strings.Contains(err.Error(), "another try") {
+			t.Errorf("a second try: %v", err)
+		}
+		return nil
 	}
+	_, err := n.tried(policy.Policies{})
+	errtest.Must(t, err)
 }
 
 // Conntrack does not see connections of the fast path.
@@ -226,26 +229,6 @@ func TestTryJudgesConnectionsOfTheFastPath(t *testing.T) {
 	errtest.Must(t, err)
 	if len(got.Ends) != 1 || got.Ends[0].Peer != "shop/client" || got.Ends[0].Port != 80 {
 		t.Errorf("try %+v, want that one connection ends", got)
-	}
-}
-
-// An address in a pod range is marked as unknown if no known pod has it.
-func TestTryMarksUnknownPods(t *testing.T) {
-	n := newNode(t)
-	n.put("server", map[string]string{"app": "server"})
-	n.listed()
-	n.SetNodeAddrs(map[string][]netip.Addr{"there": {netip.MustParseAddr("192.0.2.2")}})
-	n.step()
-	plan := n.shown.Load().plan
-	name := n.namer(n.planner.Copy(), plan)
-	for text, want := range map[string]trial.End{
-		"198.18.2.77": {Name: "198.18.2.77", Unknown: true},
-		"192.0.2.2":   {Name: "node there"},
-		"203.0.113.1": {Name: "203.0.113.1"},
-	} {
-		if got := name(netip.MustParseAddr(text)); got != want {
-			t.Errorf("name of %s: %+v, want %+v", text, got, want)
-		}
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/known"
 	"github.com/kubeveil/kubeveil/pkg/policy/trial"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -89,14 +89,14 @@ func written(stdin io.Reader, file, namespace string, deleted []string) (w polic
 }
 
 func policyTry(c verb.Call, socket string) error {
-	var t keeper.Tried
+	var t known.Tried
 	if err := verb.PostPage(c.Ctx, socket, telemetry.PolicyTryPage, c.Input, &t); err != nil {
 		return err
 	}
 	return c.Print(t, len(t.Ends)+len(t.Problems) > 0, func() error { return showTried(c.Out, t) })
 }
 
-func showTried(w io.Writer, t keeper.Tried) error {
+func showTried(w io.Writer, t known.Tried) error {
 	for _, p := range t.Problems {
 		fmt.Fprintln(w, "PROBLEM", p)
 	}

@@ -19,14 +19,14 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/known"
 	"github.com/kubeveil/kubeveil/pkg/policy/trial"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 // tryDaemon is a veild that answers each try with tried if it can read the policies. It stores the
 // policies in got.
-func tryDaemon(t *testing.T, tried keeper.Tried, got *policy.Policies) string {
+func tryDaemon(t *testing.T, tried known.Tried, got *policy.Policies) string {
 	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
 		telemetry.PolicyTryPage: func(r *http.Request) (any, error) {
 			var w policy.Written
@@ -75,7 +75,7 @@ func try(t *testing.T, socket, text string, args ...string) (string, error) {
 // veild reads the same policies from a try as from an API server.
 func TestTryPassesPoliciesOn(t *testing.T) {
 	var got policy.Policies
-	socket := tryDaemon(t, keeper.Tried{Node: "node-1", Result: trial.Result{Connections: 5,
+	socket := tryDaemon(t, known.Tried{Node: "node-1", Result: trial.Result{Connections: 5,
 		Same: 5}}, &got)
 	out, err := try(t, socket, webPolicy+guestsPolicy)
 	errtest.Must(t, err)
@@ -102,7 +102,7 @@ func TestTryPassesPoliciesOn(t *testing.T) {
 }
 
 func TestTryShowsWhatWouldEnd(t *testing.T) {
-	socket := tryDaemon(t, keeper.Tried{Node: "node-1", Notes: []string{"one note"},
+	socket := tryDaemon(t, known.Tried{Node: "node-1", Notes: []string{"one note"},
 		Problems: []string{"NetworkPolicy shop/web: too large"}, Result: trial.Result{
 			Connections: 9, Same: 4, Denied: 1, Unknown: 2, Drops: 7, DropsDenied: 5,
 			Ends: []trial.Row{{Pod: "shop/web", Direction: "ingress", Peer: "198.18.2.7",
@@ -127,7 +127,7 @@ Node node-1: 4 of 9 known connections of its pods would end, 4 stay, 1 are denie
 }
 
 func TestTrySaysWhatIsWrongWithAFile(t *testing.T) {
-	socket := tryDaemon(t, keeper.Tried{}, nil)
+	socket := tryDaemon(t, known.Tried{}, nil)
 	change := func(old, with string) string { return strings.Replace(webPolicy, old, with, 1) }
 
 	for name, c := range map[string]struct{ text, want string }{
@@ -183,7 +183,7 @@ func TestTryNeedsSomethingToTry(t *testing.T) {
 // Other nodes get the content of the user's file, and each evaluates its own pods.
 func TestTryOnOtherNodes(t *testing.T) {
 	var got policy.Policies
-	tried := keeper.Tried{Node: "node-1", Result: trial.Result{Connections: 5, Same: 5}}
+	tried := known.Tried{Node: "node-1", Result: trial.Result{Connections: 5, Same: 5}}
 	cluster := &verbtest.Cluster{Sockets: map[string]string{"node-1": tryDaemon(t, tried, &got)}}
 	cluster.Veilctl = func(ctx context.Context, args []string, out, progress io.Writer) error {
 		root := &cobra.Command{Use: "veilctl"}

@@ -1,63 +1,53 @@
-package keeper
+package known
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/keeper/revocation"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/suggest"
 	"github.com/kubeveil/kubeveil/pkg/policy/trial"
 )
 
 // Seen returns the known connections of a namespace's pods on this node that policies allow, for
-// package suggest. One Seen or Try runs at a time. It must run on a thread of the node's network
-// namespace.
-func (k *Keeper) Seen(namespace string) (*suggest.Seen, error) {
-	if !k.trying.TryLock() {
-		return nil, errBusy
-	}
-	defer k.trying.Unlock()
-	own, err := revocation.OwnAddrs()
+// package suggest. It must run on a thread of the node's network namespace.
+func (j *Judge) Seen(namespace string) (*suggest.Seen, error) {
+	v, done, err := j.look()
 	if err != nil {
 		return nil, err
 	}
-	p, _, err := k.copyPlanner()
-	if err != nil {
-		return nil, err
-	}
+	defer done()
+
+	p := v.Planner
 	if !p.HasNamespace(namespace) {
 		return nil, fmt.Errorf("namespace %s does not exist: the cluster has %s", namespace,
 			some(p.Namespaces()))
 	}
 
 	plan := p.Plan()
-	s := &seer{namespace: namespace, planner: p, own: own, attached: plan.Attached(),
-		name: k.namer(p, plan), judge: plan.JudgesKnown(own),
+	s := &seer{namespace: namespace, planner: p, attached: plan.Attached(),
+		name: v.namer(plan), judge: plan.JudgesKnown(v.own),
 		kept: map[policy.Name]suggest.Pods{}, others: map[string]others{}}
-	err = k.eachKnown(plan, func() { s.found = suggest.Collector{} }, s.add)
+	err = v.each(plan, func() { s.found = suggest.Collector{} }, s.add)
 	if err != nil {
 		return nil, err
 	}
 	seen := s.found.Result()
-	seen.Node = k.node
+	seen.Node = v.Node
 	return &seen, nil
 }
 
-var errBusy = errors.New("another try runs on this node: wait for its answer")
-
 // seer collects the connections of a namespace.
 type seer struct {
-	namespace     string
-	planner       *planner.Planner
-	own, attached map[netip.Addr]bool
-	name          func(netip.Addr) trial.End
-	judge         func(policy.Known) (policy.Verdict, policy.Flow, bool)
-	kept          map[policy.Name]suggest.Pods
+	namespace string
+	planner   *planner.Planner
+	attached  map[netip.Addr]bool
+	name      func(netip.Addr) trial.End
+	judge     func(policy.Known) (policy.Verdict, policy.Flow, bool)
+	kept      map[policy.Name]suggest.Pods
 	// others holds the results of othersOf, by the key of Pods.
 	others map[string]others
 	found  suggest.Collector

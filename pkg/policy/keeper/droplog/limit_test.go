@@ -1,10 +1,14 @@
-package keeper
+package droplog
 
 import (
 	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/logtest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
@@ -12,7 +16,8 @@ import (
 // dropTo is a drop of a packet to a port.
 func dropTo(port int) nftables.Dropped {
 	return nftables.Dropped{Reason: "policy_egress", Flow: policy.Flow{Proto: policy.TCP,
-		Port: uint16(port), Src: addrsOf(1)[0], Dst: addrsOf(2)[0]}}
+		Port: uint16(port), Src: netip.MustParseAddr("198.18.1.1"),
+		Dst: netip.MustParseAddr("198.18.1.2")}}
 }
 
 func podNamed(name string) policy.Name { return policy.Name{Namespace: "shop", Name: name} }
@@ -87,6 +92,16 @@ func TestNoisyPodHidesNoOtherFromTheLog(t *testing.T) {
 	}
 }
 
+func TestSkippedDropsAreCountedInTheLine(t *testing.T) {
+	var j logtest.Buffer
+	l := New(slog.New(slog.NewTextHandler(&j, nil)))
+	l.write(dropTo(80), Denier{Direction: "egress", Pod: "shop/web"}, 7)
+	if got := j.Lines("skipped=7"); len(got) != 1 || strings.Contains(got[0], "policies") ||
+		!strings.Contains(got[0], "proto=tcp port=80 direction=egress pod=shop/web") {
+		t.Errorf("line %q", got)
+	}
+}
+
 // Many senders cannot fill the memory or the log of a node.
 func TestSendersOfDropsAreBounded(t *testing.T) {
 	now := time.Unix(0, 0)
@@ -104,5 +119,18 @@ func TestSendersOfDropsAreBounded(t *testing.T) {
 	now = now.Add(2 * dropRepeat)
 	if !l.accept(dropTo(1), podNamed("new"), now) || l.senders[podNamed("new")] == nil {
 		t.Error("a new sender finds no room beside idle ones")
+	}
+}
+
+// A namespace with many policies does not take the room of other namespaces.
+func TestDeniedRulesAreBounded(t *testing.T) {
+	var d counts
+	for i := range maxRulesOf + 7 {
+		d.add(Denier{Direction: "ingress", Policies: []string{fmt.Sprint("evil/", i)}})
+	}
+	d.add(Denier{Direction: "ingress", Policies: []string{"shop/web", "out"}})
+	counts, leftOut := d.retain(map[string]bool{"shop/web": true, "out": true})
+	if len(counts) != 2 || leftOut != 7 || len(d.byRule) != 2 || d.rules["evil"] != 0 {
+		t.Errorf("%v, %d left out, %v", counts, leftOut, d.rules)
 	}
 }

@@ -1,0 +1,120 @@
+package known
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/kubeveil/kubeveil/internal/nfnl"
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/revocation"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
+	"github.com/kubeveil/kubeveil/pkg/policy/trial"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// View is what a keeper of policies knows at one moment.
+type View struct {
+	// Node is the name of this node.
+	Node string
+	// Planner is a copy. The receiver of the View owns it.
+	Planner *planner.Planner
+	// Nodes holds the names of nodes by their addresses.
+	Nodes map[netip.Addr]string
+	// Notes are sentences about what Planner lacks.
+	Notes []string
+	// Opened returns the connections of the fast path of a plan's pods. Nil means that there is no
+	// fast path.
+	Opened func(*policy.Plan) ([]nl.Opened, error)
+	// Drops returns the last samples of dropped packets. Nil means that none are kept.
+	Drops func() []telemetry.DroppedPacket
+}
+
+// Judge judges known connections. Its methods are for any goroutine.
+type Judge struct {
+	view func() (*View, error)
+	// busy is held while a question is answered.
+	busy sync.Mutex
+}
+
+// New returns a Judge. view returns a new View at each call.
+func New(view func() (*View, error)) *Judge { return &Judge{view: view} }
+
+var errBusy = errors.New("another try runs on this node: wait for its answer")
+
+// look is a View with the addresses of this node.
+type look struct {
+	*View
+	own map[netip.Addr]bool
+}
+
+// look returns what one question is answered from. The caller must call done at the end.
+func (j *Judge) look() (l *look, done func(), err error) {
+	if !j.busy.TryLock() {
+		return nil, nil, errBusy
+	}
+	l = &look{}
+	if l.own, err = revocation.OwnAddrs(); err == nil {
+		l.View, err = j.view()
+	}
+	if err != nil {
+		j.busy.Unlock()
+	}
+	return l, j.busy.Unlock, err
+}
+
+// each calls f with the connections that conntrack knows, and with those of the fast path, which
+// conntrack does not see. It calls begin first, and again when it starts over.
+func (l *look) each(plan *policy.Plan, begin func(), f func(policy.Known)) error {
+	fast := map[policy.Known]bool{}
+	if l.Opened != nil {
+		opened, err := l.Opened(plan)
+		if err != nil {
+			return fmt.Errorf("read connections of the fast path: %w", err)
+		}
+		for _, o := range opened {
+			fast[policy.Known{Client: o.Client.Addr(), Server: o.Server.Addr(), Proto: policy.TCP,
+				Port: o.Server.Port(), ClientPort: o.Client.Port()}] = true
+		}
+	}
+
+	c, err := nfnl.Open()
+	if err != nil {
+		return err
+	}
+	err = nl.EachConnection(c, begin, func(c nl.Connection) {
+		delete(fast, revocation.Known(c))
+		f(revocation.Known(c))
+	})
+	for c := range fast {
+		f(c)
+	}
+	return errors.Join(err, c.Close())
+}
+
+// maxNamesKept bounds the names of addresses that namer keeps.
+const maxNamesKept = 1 << 16
+
+// namer returns a function that names the pod or the node that has an address.
+func (v *View) namer(plan *policy.Plan) func(netip.Addr) trial.End {
+	kept := map[netip.Addr]trial.End{}
+	return func(a netip.Addr) trial.End {
+		if e, has := kept[a]; has {
+			return e
+		}
+		e := trial.End{Name: a.String()}
+		if whose := v.Planner.Whose(a); len(whose) == 1 {
+			e.Name = whose[0].Name.String()
+		} else if node := v.Nodes[a]; node != "" {
+			e.Name = "node " + node
+		} else {
+			e.Unknown = plan.IsInside(a)
+		}
+		if len(kept) < maxNamesKept {
+			kept[a] = e
+		}
+		return e
+	}
+}

@@ -1,0 +1,52 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/known"
+)
+
+// view returns what package known answers questions from.
+func (k *Keeper) view() (*known.View, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if problem := k.notKnownLocked(); problem != "" {
+		return nil, errors.New(problem)
+	}
+	now := k.shown.Load()
+	if now.plan == nil {
+		return nil, errors.New("no policies are in force yet: see veilctl status")
+	}
+
+	v := &known.View{Node: k.node, Planner: k.planner.Copy(), Drops: k.drops,
+		Nodes: map[netip.Addr]string{}}
+	if now.enforced != k.told {
+		v.Notes = append(v.Notes,
+			"a change of the API server is not in force yet: it counts as in force")
+	}
+	if n := now.status.Pending; n > 0 {
+		v.Notes = append(v.Notes, fmt.Sprintf("%d pods of this node are mute, since the daemon does "+
+			"not know yet how to judge them: their connections are not judged", n))
+	}
+	for node, addrs := range k.nodeAddrs {
+		for _, a := range addrs {
+			v.Nodes[a] = node
+		}
+	}
+	// The first address of a pod prefix never belongs to a pod: services at links use it for SNAT.
+	for node, prefixes := range k.prefixes {
+		for _, p := range prefixes {
+			v.Nodes[p.Masked().Addr().Next()] = node
+		}
+	}
+	if k.fast != nil {
+		v.Opened = func(plan *policy.Plan) ([]nl.Opened, error) {
+			return k.fast.Opened(k.shown.Load().linkByAddr(plan))
+		}
+	}
+	return v, nil
+}
