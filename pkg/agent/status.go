@@ -176,6 +176,7 @@ func (a *Agent) guardStatus() (telemetry.Guard, error) {
 		}
 		out.Links = append(out.Links, l.Name)
 	}
+
 	counts, err := a.guard.Counters()
 	if err != nil {
 		return out, err

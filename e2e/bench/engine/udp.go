@@ -120,6 +120,7 @@ func (w *world) udp(from, to, n int) (server *net.UDPConn, clients []*net.UDPCon
 			c.Close()
 		}
 	}
+
 	err = w.spaces[from].Do(func() error {
 		for range n {
 			c, err := net.DialUDP("udp4", nil, server.LocalAddr().(*net.UDPAddr))
