@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit/result"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/connectivity"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -48,7 +49,7 @@ jq -r '.notLookedAt[] | .what + ": " + .why' audit/result.json`,
 		case *long < time.Second || *long > time.Hour:
 			return fmt.Errorf("--for %v: write a time between 1s and 1h: %w", *long, verb.ErrUsage)
 		}
-		if err := checkFolder(*out); err != nil {
+		if err := result.CheckFolder(*out); err != nil {
 			return err
 		}
 		k, err := access.Open()
@@ -66,8 +67,8 @@ jq -r '.notLookedAt[] | .what + ": " + .why' audit/result.json`,
 // write gathers the report, writes it into the folder dir, and prints the verdict.
 func write(c verb.Call, dir string, from *collector) error {
 	r := from.run(c.Ctx)
-	r.finish(from.secrets())
-	sums, err := writeFolder(dir, r)
+	r.Finish(from.secrets())
+	sums, err := result.Write(dir, r)
 	if err != nil {
 		return err
 	}
@@ -80,10 +81,10 @@ func write(c verb.Call, dir string, from *collector) error {
 			strings.ReplaceAll(gap.Why, "\n", "; "))
 	}
 	fmt.Fprintf(c.Out, "\n%s\n", r.Label())
-	for _, name := range []string{pageFile, resultFile} {
+	for _, name := range []string{result.PageFile, result.JSONFile} {
 		fmt.Fprintf(c.Out, "%s  %s/%s\n", sums[name], strings.TrimRight(dir, "/"), name)
 	}
-	if r.Verdict == Bad || r.Interrupted {
+	if r.Verdict == result.Bad || r.Interrupted {
 		return verb.ErrWrong
 	}
 	return nil
@@ -91,14 +92,14 @@ func write(c verb.Call, dir string, from *collector) error {
 
 // connectivity sends every kind of flow and returns the section about them. Without an image of the
 // tools it sends none, and the section contains the reason.
-func (c *collector) connectivity(ctx context.Context) *Section {
+func (c *collector) connectivity(ctx context.Context) *result.Section {
 	s := newWalk()
 	switch {
 	case c.image == "":
-		s.lacks("all flows", "no image was given: name the kubeveil-tools image with --image")
+		s.Lacks("all flows", "no image was given: name the kubeveil-tools image with --image")
 		return s
 	case ctx.Err() != nil:
-		s.lacks("all flows", interrupted)
+		s.Lacks("all flows", interrupted)
 		return s
 	}
 	whole := ctx
@@ -106,7 +107,7 @@ func (c *collector) connectivity(ctx context.Context) *Section {
 	defer cancel()
 	k, err := remote.Connect(ctx, c.access, remote.ConnectConfig{Image: c.image})
 	if err != nil {
-		s.lacks("all flows", err.Error())
+		s.Lacks("all flows", err.Error())
 		return s
 	}
 	r, err := connectivity.Walk(ctx, k, connectivity.WalkConfig{Step: func(what string) {

@@ -3,8 +3,10 @@ package audit
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit/result"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact/redacttest"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
@@ -27,6 +30,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
+
+var sampleDir = flag.String("sample", "",
+	"directory to which the page of the tests is written, to be looked at")
 
 // node1 is a cluster of one node. Its API server has the secrets of redacttest, and runs pods.
 type node1 struct {
@@ -132,28 +138,30 @@ func (n *node1) report(t *testing.T, ctx context.Context) (files map[string]stri
 		&collector{cluster: k, long: time.Minute, began: time.Now(), progress: &progress})
 
 	files = map[string]string{"progress": progress.String()}
-	for _, name := range []string{pageFile, resultFile} {
+	for _, name := range []string{result.PageFile, result.JSONFile} {
 		path := filepath.Join(dir, name)
 		files[name] = string(filetest.Read(t, path))
-		if sum := sum([]byte(files[name])); !strings.Contains(printed.String(), sum+"  "+path) {
+		if sum := sum(files[name]); !strings.Contains(printed.String(), sum+"  "+path) {
 			t.Errorf("no SHA-256 %s of %s in:\n%s", sum, name, &printed)
 		}
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, %v", name, info, err)
 		}
 	}
-	if !strings.Contains(files[pageFile], sum([]byte(files[resultFile]))) {
+	if !strings.Contains(files[result.PageFile], sum(files[result.JSONFile])) {
 		t.Error("the page has no SHA-256 of result.json")
 	}
 	return files, printed.String(), err
 }
 
+func sum(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
+
 // sections returns the verdicts of the sections in result.json by name, and the result.
-func sections(t *testing.T, text string) (map[string]Verdict, Result) {
+func sections(t *testing.T, text string) (map[string]result.Verdict, result.Result) {
 	t.Helper()
-	var r Result
+	var r result.Result
 	errtest.Must(t, json.Unmarshal([]byte(text), &r))
-	verdicts := map[string]Verdict{}
+	verdicts := map[string]result.Verdict{}
 	for _, s := range r.Sections {
 		verdicts[s.Name] = s.Verdict
 	}
@@ -163,16 +171,18 @@ func sections(t *testing.T, text string) (map[string]Verdict, Result) {
 func TestReportReadsTheCluster(t *testing.T) {
 	n := wellNode()
 	files, out, _ := n.report(t, t.Context())
-	verdicts, r := sections(t, files[resultFile])
-	for name, want := range map[string]Verdict{"status": Good, "leakcheck": Good, "drops": Note,
-		"flows": Unseen, "connectivity": Unseen, "versions": Unseen, "exceptions": Note} {
+	verdicts, r := sections(t, files[result.JSONFile])
+	for name, want := range map[string]result.Verdict{"status": result.Good,
+		"leakcheck": result.Good, "drops": result.Note, "flows": result.Unseen,
+		"connectivity": result.Unseen, "versions": result.Unseen, "exceptions": result.Note} {
 		if verdicts[name] != want {
 			t.Errorf("%s is %q, want %q", name, verdicts[name], want)
 		}
 	}
 	for _, want := range []string{"this veild has no flows", "no image was given",
 		"kubeveil-close.service", "the digest is unknown"} {
-		if !strings.Contains(fmt.Sprint(r.Unseen), want) || !strings.Contains(files[pageFile], want) {
+		if !strings.Contains(fmt.Sprint(r.Unseen), want) ||
+			!strings.Contains(files[result.PageFile], want) {
 			t.Errorf("no %q in what was not looked at: %v", want, r.Unseen)
 		}
 	}
@@ -203,7 +213,7 @@ func TestReportHasNoSecret(t *testing.T) {
 	for name, text := range files {
 		redacttest.Check(t, name, text)
 	}
-	if !errors.Is(err, verb.ErrWrong) || !strings.Contains(files[pageFile], "REDACTED") {
+	if !errors.Is(err, verb.ErrWrong) || !strings.Contains(files[result.PageFile], "REDACTED") {
 		t.Errorf("a node that is not well: %v", err)
 	}
 }
@@ -218,8 +228,9 @@ func TestReportListsANodeWithoutVeild(t *testing.T) {
 		`{"summary":{"count":{"tunnel":1,"outside":9}}}` + "\n"
 
 	files, _, _ := n.report(t, t.Context())
-	verdicts, r := sections(t, files[resultFile])
-	if verdicts["status"] != Bad || verdicts["leakcheck"] != Unseen || verdicts["flows"] != Unseen {
+	verdicts, r := sections(t, files[result.JSONFile])
+	if verdicts["status"] != result.Bad || verdicts["leakcheck"] != result.Unseen ||
+		verdicts["flows"] != result.Unseen {
 		t.Errorf("%v", verdicts)
 	}
 	for _, want := range []string{"Frames on the nodes' uplinks: node-2 " + noPod,
@@ -230,12 +241,12 @@ func TestReportListsANodeWithoutVeild(t *testing.T) {
 	}
 	for _, want := range []string{"<td>in the tunnel</td><td>1</td><td>1</td>",
 		`<td class="verdict ">• note</td><td>outside, in clear</td>`} {
-		if !strings.Contains(files[pageFile], want) {
+		if !strings.Contains(files[result.PageFile], want) {
 			t.Errorf("no %q on the page", want)
 		}
 	}
 	if *sampleDir != "" {
-		filetest.Write(t, filepath.Join(*sampleDir, "audit.html"), []byte(files[pageFile]), 0o600)
+		filetest.Write(t, filepath.Join(*sampleDir, "audit.html"), []byte(files[result.PageFile]), 0o600)
 	}
 }
 
@@ -243,8 +254,8 @@ func TestReportSaysWhichRightIsMissing(t *testing.T) {
 	n := wellNode()
 	n.forbidden = true
 	files, _, _ := n.report(t, t.Context())
-	verdicts, r := sections(t, files[resultFile])
-	if verdicts["leakcheck"] != Unseen ||
+	verdicts, r := sections(t, files[result.JSONFile])
+	if verdicts["leakcheck"] != result.Unseen ||
 		!strings.Contains(fmt.Sprint(r.Unseen), "you may not make namespaces") {
 		t.Errorf("%v, %v", verdicts, r.Unseen)
 	}
@@ -255,31 +266,11 @@ func TestInterruptedReportSaysSo(t *testing.T) {
 	n := wellNode()
 	n.interrupt = interrupt
 	files, _, err := n.report(t, ctx)
-	verdicts, r := sections(t, files[resultFile])
-	if !errors.Is(err, verb.ErrWrong) || !r.Interrupted || r.Verdict == Good || !n.gone ||
-		!strings.Contains(files[pageFile], "INTERRUPTED") || verdicts["status"] != Good ||
+	verdicts, r := sections(t, files[result.JSONFile])
+	if !errors.Is(err, verb.ErrWrong) || !r.Interrupted || r.Verdict == result.Good || !n.gone ||
+		!strings.Contains(files[result.PageFile], "INTERRUPTED") || verdicts["status"] != result.Good ||
 		!strings.Contains(fmt.Sprint(r.Unseen), "Frames on the nodes' uplinks: node-1 "+interrupted) {
 		t.Errorf("%v: %+v, namespace deleted: %v", err, r.Unseen, n.gone)
-	}
-}
-
-func TestFolderMustBeEmpty(t *testing.T) {
-	dir := t.TempDir()
-	errtest.Must(t, checkFolder(dir))
-	errtest.Must(t, checkFolder(filepath.Join(dir, "new")))
-	filetest.Write(t, filepath.Join(dir, "a"), []byte("b"), 0o600)
-	if err := checkFolder(dir); err == nil || !strings.Contains(err.Error(), "not empty") {
-		t.Errorf("a folder with a file: %v", err)
-	}
-	if err := checkFolder(filepath.Join(dir, "none", "new")); err == nil {
-		t.Error("a folder in no folder is accepted")
-	}
-	if _, err := writeFolder(dir, &Result{}); err == nil {
-		t.Error("a folder that was filled meanwhile is replaced")
-	}
-	if left, err := filepath.Glob(filepath.Join(filepath.Dir(dir), ".veilctl-report-*")); len(
-		left) > 0 || err != nil {
-		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

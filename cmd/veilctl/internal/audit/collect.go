@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit/result"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact"
@@ -58,14 +59,14 @@ func (c *collector) say(format string, args ...any) {
 
 // run gathers all sections. A part that cannot be read is recorded in its section and does not end
 // the run. If ctx ends, run returns what it has read so far.
-func (c *collector) run(ctx context.Context) *Result {
+func (c *collector) run(ctx context.Context) *result.Result {
 	c.say("reading the API server and the status of all nodes")
 	facts := cluster.Gather(ctx, c.cluster, "", nil)
 	ours, oursErr := c.pods(ctx)
 	before, beforeErr := cluster.Look(ctx, c.cluster)
 	status := judgeStatus(cluster.Assess(before), beforeErr)
 
-	var leaks, walk *Section
+	var leaks, walk *result.Section
 	var both errgroup.Group
 	both.Go(func() error { leaks = c.leaks(ctx); return nil })
 	both.Go(func() error { walk = c.connectivity(ctx); return nil })
@@ -76,20 +77,20 @@ func (c *collector) run(ctx context.Context) *Result {
 	if afterErr == nil {
 		beginning := status
 		status = judgeStatus(cluster.Assess(after), nil)
-		status.addBadStart(beginning)
+		addBadStart(status, beginning)
 	}
 	since := "--since=" + (time.Since(c.began) + time.Second).Round(time.Second).String()
 	drops := judgeDrops(c.lines(ctx, "reason", "drops", since), cluster.Assess(before),
 		cluster.Assess(after))
 	if afterErr != nil {
-		drops.lacks("all nodes", afterErr.Error())
+		drops.Lacks("all nodes", afterErr.Error())
 	}
 	flows := judgeFlows(c.lines(ctx, "class", "flows"))
 
-	return &Result{
+	return &result.Result{
 		Server: c.cluster.Server, Veilctl: version.String(), Began: c.began.UTC(),
 		Ended: time.Now().UTC(), For: c.long.String(), Interrupted: ctx.Err() != nil, Never: never,
-		Sections: []*Section{status, leaks, walk, flows, drops, judgeCheck(facts),
+		Sections: []*result.Section{status, leaks, walk, flows, drops, judgeCheck(facts),
 			judgeVersions(ours, oursErr), judgeExceptions(newSetting(facts, ours, oursErr,
 				cluster.Assess(before)))},
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit/result"
 	"github.com/kubeveil/kubeveil/docs"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
@@ -151,8 +152,8 @@ func byRoaming(s setting) (state, string) {
 }
 
 // judgeExceptions returns the section about exceptions.
-func judgeExceptions(s setting) *Section {
-	section := &Section{Name: "exceptions", Title: "Exceptions in force", Informs: true,
+func judgeExceptions(s setting) *result.Section {
+	section := &result.Section{Name: "exceptions", Title: "Exceptions in force", Informs: true,
 		Text: "What Kubeveil does not encrypt or prove, as docs/security.md of this veilctl lists " +
 			"it. Open exceptions are documented, so they do not change the verdict of the report.",
 		Head: []string{"no.", "what is clear", "who is affected", "why it is open or closed",
@@ -162,11 +163,11 @@ func judgeExceptions(s setting) *Section {
 		if judge := judgements[e.number]; judge != nil {
 			found, why = judge(s)
 		}
-		row := Row{Verdict: Note, Word: string(found),
+		row := result.Row{Verdict: result.Note, Word: string(found),
 			Cells: []string{strconv.Itoa(e.number), e.clear, e.whom, why, e.shut}}
 		switch found {
 		case closed:
-			row.Verdict = Good
+			row.Verdict = result.Good
 		case unknown:
 			row.Why = why
 		}

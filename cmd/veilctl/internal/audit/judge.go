@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit/result"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
@@ -19,24 +20,24 @@ import (
 )
 
 // judgeStatus returns the section about the status of the nodes. A node that did not answer is bad.
-func judgeStatus(r cluster.Report, err error) *Section {
-	s := &Section{Name: "status", Title: "Status of the nodes",
+func judgeStatus(r cluster.Report, err error) *result.Section {
+	s := &result.Section{Name: "status", Title: "Status of the nodes",
 		Text: "What veilctl status shows: whether the node's tunnels, guard and policies work.",
 		Head: []string{"node", "veild", "tunnel", "peers that answer", "what is wrong"}}
 	if err != nil {
-		s.lacks("all nodes", err.Error())
+		s.Lacks("all nodes", err.Error())
 		return s
 	}
 
 	for _, n := range r.Nodes {
-		row := Row{Verdict: Good, Cells: []string{n.Node, n.Version, n.Backend,
+		row := result.Row{Verdict: result.Good, Cells: []string{n.Node, n.Version, n.Backend,
 			fmt.Sprintf("%d of %d", n.PeersUp, n.Peers), strings.Join(slices.Concat(n.Problems,
 				n.Notes), "\n")}}
 		switch {
 		case !n.Well:
-			row.Verdict = Bad
+			row.Verdict = result.Bad
 		case len(n.Notes) > 0:
-			row.Verdict = Note
+			row.Verdict = result.Note
 		}
 		if !n.Answered {
 			row.Cells[3], row.Why = "", cmp.Or(row.Cells[4], "its veild does not answer")
@@ -44,17 +45,17 @@ func judgeStatus(r cluster.Report, err error) *Section {
 		s.Rows = append(s.Rows, row)
 	}
 	if len(s.Rows) == 0 {
-		s.lacks("all nodes", "the cluster has no node")
+		s.Lacks("all nodes", "the cluster has no node")
 	}
 	return s
 }
 
 // addBadStart adds to the status at the end of the run the nodes that were bad at its beginning and
 // are not any more. What was wrong for a part of the run is wrong.
-func (s *Section) addBadStart(beginning *Section) {
+func addBadStart(s, beginning *result.Section) {
 	for _, row := range beginning.Rows {
-		if row.Verdict != Bad || slices.ContainsFunc(s.Rows, func(now Row) bool {
-			return now.Verdict == Bad && now.Cells[0] == row.Cells[0]
+		if row.Verdict != result.Bad || slices.ContainsFunc(s.Rows, func(now result.Row) bool {
+			return now.Verdict == result.Bad && now.Cells[0] == row.Cells[0]
 		}) {
 			continue
 		}
@@ -66,20 +67,20 @@ func (s *Section) addBadStart(beginning *Section) {
 
 // judgeCheck returns the section with the findings of check. Missing rights of the user are only a
 // Note, because an auditor does not need the rights for an installation.
-func judgeCheck(f preflight.Facts) *Section {
-	s := &Section{Name: "check", Title: "Fitness of the cluster",
+func judgeCheck(f preflight.Facts) *result.Section {
+	s := &result.Section{Name: "check", Title: "Fitness of the cluster",
 		Text: "What veilctl check finds: the API server, ranges, kernels, other network plugins.",
 		Head: []string{"check", "found", "what to do"}}
 	for _, finding := range preflight.Judge(f) {
-		v := map[preflight.Level]Verdict{preflight.OK: Good, preflight.Warning: Note,
-			preflight.Error: Bad}[finding.Level]
-		if finding.Check == "rights" && v == Bad {
-			v = Note
+		v := map[preflight.Level]result.Verdict{preflight.OK: result.Good,
+			preflight.Warning: result.Note, preflight.Error: result.Bad}[finding.Level]
+		if finding.Check == "rights" && v == result.Bad {
+			v = result.Note
 		}
-		s.add(v, finding.Check, finding.Found, finding.Do)
+		s.Add(v, finding.Check, finding.Found, finding.Do)
 	}
 	for _, what := range slices.Sorted(maps.Keys(f.Unread)) {
-		s.lacks(what, f.Unread[what])
+		s.Lacks(what, f.Unread[what])
 	}
 	return s
 }
@@ -102,22 +103,22 @@ var flowTitles = map[string]string{
 
 // judgeFlows returns the section about connections by class. A connection in clear between a pod
 // and the cluster is bad.
-func judgeFlows(answers []lineAnswer) *Section {
-	s := &Section{Name: "flows", Title: "Flows by class",
+func judgeFlows(answers []lineAnswer) *result.Section {
+	s := &result.Section{Name: "flows", Title: "Flows by class",
 		Text: "What the command veilctl flows shows at the end of the run. Flows between hosts, " +
 			"and flows to the outside, are in clear: they are the documented exceptions.",
 		Head: []string{"class or node", "flows", "on nodes", "remark"}}
 	for i := range answers {
-		s.readFlows(&answers[i])
+		readFlows(s, &answers[i])
 	}
 
-	sum := s.count(answers)
+	sum := count(s, answers)
 	for _, class := range slices.Sorted(maps.Keys(sum)) {
-		v := Good
+		v := result.Good
 		if class == "outside" || class == "host" {
-			v = Note
+			v = result.Note
 		}
-		s.add(v, cmp.Or(flowTitles[class], class), fmt.Sprint(sum[class].lines),
+		s.Add(v, cmp.Or(flowTitles[class], class), fmt.Sprint(sum[class].lines),
 			fmt.Sprint(sum[class].nodes), "")
 	}
 	return s
@@ -125,7 +126,7 @@ func judgeFlows(answers []lineAnswer) *Section {
 
 // readFlows adds rows for the summary of a node, and replaces the counted lines by the counts of
 // the summary. An answer without a summary is incomplete.
-func (s *Section) readFlows(a *lineAnswer) {
+func readFlows(s *result.Section, a *lineAnswer) {
 	var sum flowSummary
 	if json.Unmarshal(a.summary, &sum) == nil {
 		a.counts = flowCounts(sum.Count)
@@ -134,13 +135,14 @@ func (s *Section) readFlows(a *lineAnswer) {
 	}
 	alarms := max(sum.Alarms, a.alarms)
 	if alarms > 0 || a.err == "" && a.status == verb.ExitWrong {
-		s.Rows = append(s.Rows, Row{Verdict: Bad, Word: "in clear", Cells: []string{a.node,
-			fmt.Sprint(alarms), "", "connections of pods with the cluster are in clear, which " +
-				"no exception allows"}})
+		s.Rows = append(s.Rows, result.Row{Verdict: result.Bad, Word: "in clear",
+			Cells: []string{a.node, fmt.Sprint(alarms), "", "connections of pods with the " +
+				"cluster are in clear, which no exception allows"}})
 	}
 	if len(sum.Notes) > 0 {
 		why := strings.Join(sum.Notes, " ")
-		s.Rows = append(s.Rows, Row{Verdict: Note, Cells: []string{a.node, "", "", why}, Why: why})
+		s.Rows = append(s.Rows, result.Row{Verdict: result.Note,
+			Cells: []string{a.node, "", "", why}, Why: why})
 	}
 }
 
@@ -163,11 +165,11 @@ type counted struct{ lines, nodes int }
 
 // count adds up the answers of all nodes, by class or reason. It adds the samples to
 // s, and a row for each node without a complete answer.
-func (s *Section) count(answers []lineAnswer) map[string]counted {
+func count(s *result.Section, answers []lineAnswer) map[string]counted {
 	sum := map[string]counted{}
 	for _, a := range answers {
 		if a.err != "" {
-			s.lacks(a.node, a.err)
+			s.Lacks(a.node, a.err)
 		}
 		for _, kind := range slices.Sorted(maps.Keys(a.counts)) {
 			n := a.counts[kind]
@@ -176,15 +178,15 @@ func (s *Section) count(answers []lineAnswer) map[string]counted {
 			}
 			sum[kind] = counted{sum[kind].lines + n, sum[kind].nodes + 1}
 		}
-		s.addSamples(a.samples)
+		s.AddSamples(a.samples)
 	}
 	return sum
 }
 
 // judgeDrops returns the section about dropped packets. Its numbers are the differences between the
 // counters of two reports of status.
-func judgeDrops(answers []lineAnswer, before, after cluster.Report) *Section {
-	s := &Section{Name: "drops", Title: "Dropped packets by reason",
+func judgeDrops(answers []lineAnswer, before, after cluster.Report) *result.Section {
+	s := &result.Section{Name: "drops", Title: "Dropped packets by reason",
 		Text: "The counters cover all packets, on nodes that answered both at the beginning and at " +
 			"the end. The command veilctl drops shows samples of some of them. A dropped packet " +
 			"did not leave in clear, but some program or rule tried to send it in clear, or the " +
@@ -192,13 +194,13 @@ func judgeDrops(answers []lineAnswer, before, after cluster.Report) *Section {
 		Head: []string{"reason or node", "dropped in this time", "dropped since the node started",
 			"sampled", "remark"}}
 
-	sampled := s.count(answers)
+	sampled := count(s, answers)
 	c := countDrops(before, after)
 	for _, n := range after.Nodes {
 		if n.Status != nil && n.Status.DropSamples != nil && n.Status.DropSamples.Problem != "" {
 			why := "packets that the guard drops are only counted: " + n.Status.DropSamples.Problem
-			s.Rows = append(s.Rows, Row{Verdict: Note, Cells: []string{n.Node, "", "", "", why},
-				Why: why})
+			s.Rows = append(s.Rows, result.Row{Verdict: result.Note,
+				Cells: []string{n.Node, "", "", "", why}, Why: why})
 		}
 	}
 	// A node may have sent samples and no counters.
@@ -209,27 +211,27 @@ func judgeDrops(answers []lineAnswer, before, after cluster.Report) *Section {
 		if c.total[reason] == 0 {
 			continue
 		}
-		v, remark := Note, ""
+		v, remark := result.Note, ""
 		if c.harmless[reason] {
-			v, remark = Good, "every pod sends such packets"
+			v, remark = result.Good, "every pod sends such packets"
 		}
 		if c.during[reason] == 0 && sampled[reason].lines == 0 {
-			v = Good
+			v = result.Good
 		}
-		s.add(v, reason, fmt.Sprint(c.during[reason]), fmt.Sprint(c.total[reason]),
+		s.Add(v, reason, fmt.Sprint(c.during[reason]), fmt.Sprint(c.total[reason]),
 			fmt.Sprint(sampled[reason].lines), remark)
 	}
 	return s
 }
 
 // judgeVersions returns the section about programs and images.
-func judgeVersions(pods []corev1.Pod, err error) *Section {
-	s := &Section{Name: "versions", Title: "Versions and image digests",
+func judgeVersions(pods []corev1.Pod, err error) *result.Section {
+	s := &result.Section{Name: "versions", Title: "Versions and image digests",
 		Text: "Containers of Kubeveil's pods in kube-system, by the digest that the runtime of " +
 			"the node reports.",
 		Head: []string{"container", "image", "digest", "pods", "remark"}}
 	if err != nil {
-		s.lacks("all pods", err.Error())
+		s.Lacks("all pods", err.Error())
 		return s
 	}
 
@@ -249,51 +251,51 @@ func judgeVersions(pods []corev1.Pod, err error) *Section {
 		}
 	}
 	for k, nodes := range pulled {
-		row := Row{Verdict: Good, Cells: []string{k.container, k.image, k.digest,
+		row := result.Row{Verdict: result.Good, Cells: []string{k.container, k.image, k.digest,
 			fmt.Sprint(len(nodes)), ""}}
 		switch {
 		case k.digest == "":
-			row.Verdict = Unseen
+			row.Verdict = result.Unseen
 			row.Why = "the digest is unknown on " + verb.Some(slices.Sorted(slices.Values(nodes)))
 			row.Cells[4] = row.Why
 		case len(digests[k.container]) > 1:
-			row.Verdict = Note
+			row.Verdict = result.Note
 			row.Cells[4] = "digests differ between nodes; this digest is on " +
 				verb.Some(slices.Sorted(slices.Values(nodes)))
 		}
 		s.Rows = append(s.Rows, row)
 	}
-	slices.SortFunc(s.Rows, func(a, b Row) int { return slices.Compare(a.Cells, b.Cells) })
+	slices.SortFunc(s.Rows, func(a, b result.Row) int { return slices.Compare(a.Cells, b.Cells) })
 	if len(s.Rows) == 0 {
-		s.lacks("all pods", "kube-system has no pod of Kubeveil")
+		s.Lacks("all pods", "kube-system has no pod of Kubeveil")
 	}
 	return s
 }
 
 // judgeWalk returns the section about the kinds of flow that connectivity sent.
-func judgeWalk(r connectivity.Report, err error) *Section {
+func judgeWalk(r connectivity.Report, err error) *result.Section {
 	s := newWalk()
 	for _, f := range r.Flows {
-		v := Good
+		v := result.Good
 		switch {
 		case !f.OK:
-			v = Bad
+			v = result.Bad
 		case f.Verdict == connectivity.HostToHost || f.Verdict == connectivity.Outside:
-			v = Note
+			v = result.Note
 		}
-		s.add(v, f.Class, f.Way.String(), string(f.Verdict), string(f.Promised), f.Error)
+		s.Add(v, f.Class, f.Way.String(), string(f.Verdict), string(f.Promised), f.Error)
 	}
 	for _, skipped := range r.Skipped {
-		s.lacks(skipped.What, skipped.Why)
+		s.Lacks(skipped.What, skipped.Why)
 	}
 	if err != nil {
-		s.lacks("the walk", err.Error())
+		s.Lacks("the walk", err.Error())
 	}
 	return s
 }
 
-func newWalk() *Section {
-	return &Section{Name: "connectivity", Title: "Every kind of flow, sent and watched",
+func newWalk() *result.Section {
+	return &result.Section{Name: "connectivity", Title: "Every kind of flow, sent and watched",
 		Text: "What veilctl connectivity saw of payloads that it sent between two nodes.",
 		Head: []string{"flow", "way", "observed", "promised", "remark"}}
 }
@@ -331,8 +333,8 @@ func countDrops(before, after cluster.Report) dropCounts {
 			continue
 		}
 		for _, d := range n.Status.Guard.Drops {
-			if d.Harmless && c.total[clean(d.Name)] > 0 {
-				c.harmless[clean(d.Name)] = true
+			if d.Harmless && c.total[result.Clean(d.Name)] > 0 {
+				c.harmless[result.Clean(d.Name)] = true
 			}
 		}
 	}
@@ -354,12 +356,12 @@ func dropsOf(status *telemetry.Status) map[string]uint64 {
 		return drops
 	}
 	for _, d := range status.Guard.Drops[:min(len(status.Guard.Drops), maxKinds)] {
-		drops[clean(d.Name)] += d.Packets
+		drops[result.Clean(d.Name)] += d.Packets
 	}
 	if status.Policy != nil {
 		for _, reason := range slices.Sorted(maps.Keys(status.Policy.Drops)) {
 			if len(drops) < 2*maxKinds {
-				drops[clean(reason)] += status.Policy.Drops[reason]
+				drops[result.Clean(reason)] += status.Policy.Drops[reason]
 			}
 		}
 	}

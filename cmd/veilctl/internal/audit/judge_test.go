@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit/result"
 	"github.com/kubeveil/kubeveil/docs"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -27,7 +28,7 @@ func TestExceptionsOfTheDocument(t *testing.T) {
 			if cell == "" || strings.ContainsAny(cell, "`|") || strings.Contains(cell, "](") {
 				t.Errorf("number %d has the cell %q", e.number, cell)
 			}
-			if clean(cell) != cell {
+			if result.Clean(cell) != cell {
 				t.Errorf("number %d has a cell of %d bytes, which is cut", e.number, len(cell))
 			}
 		}
@@ -164,21 +165,21 @@ func TestLeaksOfANode(t *testing.T) {
 	for name, tt := range map[string]struct {
 		text string
 		err  error
-		want Verdict
+		want result.Verdict
 		why  string
 	}{
-		"well":        {`{"links":["eth0"],"seconds":60,"frames":9,"tunnel":8}`, nil, Good, ""},
-		"a leak":      {`{"seconds":60,"frames":9,"leaks":1,"dropped":3}`, nil, Bad, ""},
-		"lost frames": {`{"seconds":60,"frames":9,"dropped":3}`, nil, Unseen, "3 frames were lost"},
-		"blind":       {`{"seconds":60}`, nil, Unseen, "no frame was seen"},
-		"too short":   {`{"seconds":6,"frames":9}`, nil, Unseen, "only 6 s"},
-		"an error":    {"veilctl: veild does not answer", nil, Unseen, "veild does not answer"},
-		"nothing":     {"", errors.New("its pod was ended"), Unseen, "its pod was ended"},
-		"cut":         {`{"seconds":60,"frames":9,"links":["`, nil, Unseen, "seconds"},
+		"well":        {`{"links":["eth0"],"seconds":60,"frames":9,"tunnel":8}`, nil, result.Good, ""},
+		"a leak":      {`{"seconds":60,"frames":9,"leaks":1,"dropped":3}`, nil, result.Bad, ""},
+		"lost frames": {`{"seconds":60,"frames":9,"dropped":3}`, nil, result.Unseen, "3 frames were lost"},
+		"blind":       {`{"seconds":60}`, nil, result.Unseen, "no frame was seen"},
+		"too short":   {`{"seconds":6,"frames":9}`, nil, result.Unseen, "only 6 s"},
+		"an error":    {"veilctl: veild does not answer", nil, result.Unseen, "veild does not answer"},
+		"nothing":     {"", errors.New("its pod was ended"), result.Unseen, "its pod was ended"},
+		"cut":         {`{"seconds":60,"frames":9,"links":["`, nil, result.Unseen, "seconds"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &Section{Head: make([]string, 6)}
-			s.judgeLeaks("n", []byte(tt.text), tt.err, time.Minute)
+			s := &result.Section{Head: make([]string, 6)}
+			judgeLeaks(s, "n", []byte(tt.text), tt.err, time.Minute)
 			if r := s.Rows[0]; r.Verdict != tt.want || !strings.Contains(r.Why, tt.why) ||
 				(r.Why == "") != (tt.why == "") {
 				t.Errorf("%+v", r)
@@ -186,8 +187,8 @@ func TestLeaksOfANode(t *testing.T) {
 		})
 	}
 
-	s := &Section{Head: make([]string, 6)}
-	s.judgeLeaks("n", []byte(`{"leaks":1,"examples":[{"link":"eth0","bytes":"c2VjcmV0"}]}`), nil,
+	s := &result.Section{Head: make([]string, 6)}
+	judgeLeaks(s, "n", []byte(`{"leaks":1,"examples":[{"link":"eth0","bytes":"c2VjcmV0"}]}`), nil,
 		time.Minute)
 	if len(s.Samples) != 1 || strings.Contains(string(s.Samples[0]), "c2VjcmV0") {
 		t.Errorf("a sample has payload: %s", s.Samples)

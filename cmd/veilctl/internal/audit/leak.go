@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit/result"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/node"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
@@ -44,7 +45,7 @@ const (
 // leakReader reads the uplinks of all nodes. On each node it runs a pod of veild's own image.
 type leakReader struct {
 	*collector
-	section   *Section
+	section   *result.Section
 	namespace string
 	// waiting holds the pods that have not answered: the node by the name of its pod.
 	waiting map[string]string
@@ -54,28 +55,28 @@ type leakReader struct {
 
 // leaks returns the section about frames in clear on the nodes' uplinks. It creates a namespace
 // with pods on the host's network, and removes it at the end. The user needs the rights to do so.
-func (c *collector) leaks(ctx context.Context) *Section {
-	s := &Section{Name: "leakcheck", Title: "Frames on the nodes' uplinks",
+func (c *collector) leaks(ctx context.Context) *result.Section {
+	s := &result.Section{Name: "leakcheck", Title: "Frames on the nodes' uplinks",
 		Text: "What veilctl leakcheck saw on each node: every frame of the interfaces that the " +
 			"guard protects, for " + c.long.String() + ".",
 		Head: []string{"node", "frames", "of the tunnel", "with an address of the cluster in clear",
 			"read for", "remark"}}
 	switch {
 	case c.podsErr != nil:
-		s.lacks("all nodes", c.podsErr.Error())
+		s.Lacks("all nodes", c.podsErr.Error())
 		return s
 	case ctx.Err() != nil:
-		s.lacks("all nodes", interrupted)
+		s.Lacks("all nodes", interrupted)
 		return s
 	case len(c.veild) == 0:
-		s.lacks("all nodes", "no node has veild")
+		s.Lacks("all nodes", "no node has veild")
 		return s
 	}
 
 	c.say("starting a pod on each of %d nodes that reads the uplinks for %v", len(c.veild), c.long)
 	n, err := c.cluster.Namespace(ctx, leakSuite, remote.Privileged)
 	if err != nil {
-		s.lacks("all nodes", err.Error())
+		s.Lacks("all nodes", err.Error())
 		return s
 	}
 	r := &leakReader{collector: c, section: s, namespace: n.Name, waiting: map[string]string{}}
@@ -86,7 +87,7 @@ func (c *collector) leaks(ctx context.Context) *Section {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), clearLimit)
 	defer cancel()
 	if err := n.Close(ctx); err != nil {
-		s.add(Note, "all nodes", "", "", "", "", "namespace "+n.Name+" was not removed: "+err.Error())
+		s.Add(result.Note, "all nodes", "", "", "", "", "namespace "+n.Name+" was not removed: "+err.Error())
 	}
 	return s
 }
@@ -101,15 +102,15 @@ func (r *leakReader) start(ctx context.Context) {
 		})
 		switch {
 		case ctx.Err() != nil:
-			r.section.lacks(on, interrupted)
+			r.section.Lacks(on, interrupted)
 			continue
 		case c < 0:
-			r.section.lacks(on, noPod)
+			r.section.Lacks(on, noPod)
 			continue
 		}
 		p := leakPod(fmt.Sprintf("leakcheck-%d", i), on, veild.Spec.Containers[c].Image, r.long)
 		if _, err := pods.Create(ctx, p, metav1.CreateOptions{}); err != nil {
-			r.section.lacks(on, err.Error())
+			r.section.Lacks(on, err.Error())
 			continue
 		}
 		r.waiting[p.Name] = on
@@ -184,7 +185,7 @@ func (r *leakReader) wait(ctx context.Context) {
 		break
 	}
 	for _, on := range slices.Sorted(maps.Values(r.waiting)) {
-		r.section.lacks(on, why)
+		r.section.Lacks(on, why)
 	}
 }
 
@@ -216,9 +217,9 @@ func (r *leakReader) look(ctx context.Context, late bool) {
 		case !waits:
 			continue
 		case ended(p):
-			r.section.judgeLeaks(on, texts[i], errors.Join(errs[i], podEnd(p)), r.long)
+			judgeLeaks(r.section, on, texts[i], errors.Join(errs[i], podEnd(p)), r.long)
 		case late && p.Status.Phase == corev1.PodPending:
-			r.section.lacks(on, "its pod did not start: "+cluster.PodProblem(p))
+			r.section.Lacks(on, "its pod did not start: "+cluster.PodProblem(p))
 		default:
 			continue
 		}
@@ -253,23 +254,23 @@ func podEnd(p corev1.Pod) error {
 }
 
 // judgeLeaks adds the row of the node called on. text is the log of the node's pod.
-func (s *Section) judgeLeaks(on string, text []byte, err error, long time.Duration) {
+func judgeLeaks(s *result.Section, on string, text []byte, err error, long time.Duration) {
 	var r node.LeakReport
 	if decodeErr := json.Unmarshal(text, &r); decodeErr != nil {
-		reason := strings.TrimPrefix(string(text[:min(len(text), maxCell)]), "veilctl: ")
+		reason := strings.TrimPrefix(string(text[:min(len(text), result.MaxCell)]), "veilctl: ")
 		if err != nil || reason == "" {
 			reason = fmt.Sprint(errors.Join(err, decodeErr))
 		}
-		s.lacks(on, reason)
+		s.Lacks(on, reason)
 		return
 	}
 
-	row := Row{Verdict: Good, Cells: []string{on, fmt.Sprint(r.Frames), fmt.Sprint(r.Tunnel),
-		fmt.Sprint(r.Leaks), fmt.Sprintf("%.0f s", r.Seconds), "links " +
+	row := result.Row{Verdict: result.Good, Cells: []string{on, fmt.Sprint(r.Frames),
+		fmt.Sprint(r.Tunnel), fmt.Sprint(r.Leaks), fmt.Sprintf("%.0f s", r.Seconds), "links " +
 			strings.Join(r.Links[:min(len(r.Links), shownLeaks)], ", ")}}
 	switch {
 	case r.Leaks > 0:
-		row.Verdict, row.Word = Bad, "in clear"
+		row.Verdict, row.Word = result.Bad, "in clear"
 	case r.Dropped > 0:
 		row.Why = fmt.Sprintf("%d frames were lost before they were read, so the result proves "+
 			"nothing", r.Dropped)
@@ -279,14 +280,14 @@ func (s *Section) judgeLeaks(on string, text []byte, err error, long time.Durati
 		row.Why = fmt.Sprintf("its pod read for only %.0f s", r.Seconds)
 	}
 	if row.Why != "" {
-		row.Verdict, row.Cells[5] = Unseen, row.Why
+		row.Verdict, row.Cells[5] = result.Unseen, row.Why
 	}
 	s.Rows = append(s.Rows, row)
 	for _, e := range r.Examples[:min(len(r.Examples), shownLeaks)] {
 		e.Bytes = nil // they may be a payload in clear
 		sample, err := json.Marshal(map[string]any{"node": on, "frame": e})
 		if err == nil {
-			s.addSamples([]json.RawMessage{sample})
+			s.AddSamples([]json.RawMessage{sample})
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit/result"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -83,7 +84,7 @@ func (t *tally) line() {
 		t.malformed++
 		return
 	}
-	kind = clean(kind)
+	kind = result.Clean(kind)
 	if string(fields["alarm"]) == "true" {
 		t.alarms++
 	}
@@ -94,7 +95,7 @@ func (t *tally) line() {
 		kind = overflowKind
 	}
 	t.counts[kind]++
-	if t.counts[kind] > kindSamples || len(line) > maxSample {
+	if t.counts[kind] > kindSamples || len(line) > result.MaxSample {
 		return
 	}
 	name, err := json.Marshal(t.node)

@@ -1,4 +1,4 @@
-package audit
+package result
 
 import (
 	"cmp"
@@ -16,15 +16,15 @@ import (
 // Bounds of the parts of a report that depend on answers of nodes.
 const (
 	// maxRows bounds the rows of a section, and maxText the bytes of their cells; the worst rows
-	// are kept. maxCell bounds the bytes of a cell.
+	// are kept. MaxCell bounds the bytes of a cell.
 	maxRows = 2000
 	maxText = 512 << 10
-	maxCell = 600
+	MaxCell = 600
 	// maxRaw bounds the bytes of a text that are searched for secrets.
 	maxRaw = 4 << 10
-	// maxSamples bounds the samples of a section, and maxSample the bytes of one.
+	// maxSamples bounds the samples of a section, and MaxSample the bytes of one.
 	maxSamples = 300
-	maxSample  = 4 << 10
+	MaxSample  = 4 << 10
 	// maxGaps bounds the gaps of a section.
 	maxGaps = 100
 )
@@ -106,27 +106,28 @@ type Row struct {
 	Why string `json:"why,omitempty"`
 }
 
-func (s *Section) add(v Verdict, cells ...string) {
+// Add adds a row.
+func (s *Section) Add(v Verdict, cells ...string) {
 	s.Rows = append(s.Rows, Row{Verdict: v, Cells: cells})
 }
 
-// lacks adds a row for a subject that was not examined. The last cell is the reason.
-func (s *Section) lacks(what, why string) {
+// Lacks adds a row for a subject that was not examined. The last cell is the reason.
+func (s *Section) Lacks(what, why string) {
 	cells := make([]string, len(s.Head))
 	cells[0], cells[len(cells)-1] = what, why
 	s.Rows = append(s.Rows, Row{Verdict: Unseen, Cells: cells, Why: why})
 }
 
-// addSamples adds samples, within the bounds of a section.
-func (s *Section) addSamples(samples []json.RawMessage) {
+// AddSamples adds samples, within the bounds of a section.
+func (s *Section) AddSamples(samples []json.RawMessage) {
 	room := min(len(samples), maxSamples-len(s.Samples))
 	s.Samples = append(s.Samples, samples[:room]...)
 	s.MoreSamples += len(samples) - room
 }
 
-// finish sorts rows by verdict, bounds and cleans all texts, and sets the verdicts and Unseen. It
+// Finish sorts rows by verdict, bounds and cleans all texts, and sets the verdicts and Unseen. It
 // has no side effects outside r.
-func (r *Result) finish(secrets *redact.Redactor) {
+func (r *Result) Finish(secrets *redact.Redactor) {
 	known := map[string]string{} // a reason often repeats
 	text := func(t string) string {
 		t = t[:min(len(t), maxRaw)]
@@ -135,7 +136,7 @@ func (r *Result) finish(secrets *redact.Redactor) {
 		}
 		out, n := secrets.Text([]byte(t))
 		r.Redacted += n
-		known[t] = clean(string(out))
+		known[t] = Clean(string(out))
 		return known[t]
 	}
 
@@ -175,7 +176,7 @@ func (s *Section) cut() {
 	kept, bytes := 0, 0
 	for ; kept < min(len(s.Rows), maxRows) && bytes < maxText; kept++ {
 		for _, cell := range s.Rows[kept].Cells {
-			bytes += min(len(cell), maxCell)
+			bytes += min(len(cell), MaxCell)
 		}
 	}
 	s.More = len(s.Rows) - kept
@@ -218,7 +219,7 @@ func (s *Section) cleanSamples(secrets *redact.Redactor) (removed int) {
 		safe, n := secrets.Object(fields)
 		removed += n
 		text, err := json.Marshal(cleanValue(safe))
-		if err != nil || len(text) > maxSample {
+		if err != nil || len(text) > MaxSample {
 			text = []byte(`{"error":"too long"}`)
 		}
 		s.Samples[i] = text
@@ -230,7 +231,7 @@ func (s *Section) cleanSamples(secrets *redact.Redactor) (removed int) {
 func cleanValue(v any) any {
 	switch v := v.(type) {
 	case string:
-		return clean(v)
+		return Clean(v)
 	case []any:
 		for i := range v {
 			v[i] = cleanValue(v[i])
@@ -238,19 +239,19 @@ func cleanValue(v any) any {
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for name, value := range v {
-			out[clean(name)] = cleanValue(value)
+			out[Clean(name)] = cleanValue(value)
 		}
 		return out
 	}
 	return v
 }
 
-// clean returns at most maxCell bytes of text. It replaces control and format characters, such as
+// Clean returns at most MaxCell bytes of text. It replaces control and format characters, such as
 // those that change the direction of writing, because they could change how other text looks.
-func clean(text string) string {
+func Clean(text string) string {
 	text = strings.ToValidUTF8(text, string(unicode.ReplacementChar))
-	if len(text) > maxCell {
-		end := maxCell
+	if len(text) > MaxCell {
+		end := MaxCell
 		for !utf8.RuneStart(text[end]) {
 			end--
 		}

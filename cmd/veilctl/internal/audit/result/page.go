@@ -1,4 +1,4 @@
-package audit
+package result
 
 import (
 	_ "embed"

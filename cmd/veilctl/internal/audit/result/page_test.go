@@ -1,4 +1,4 @@
-package audit
+package result
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact"
 	"github.com/kubeveil/kubeveil/internal/errtest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 var sampleDir = flag.String("sample", "",
@@ -27,37 +27,48 @@ var sampleDir = flag.String("sample", "",
 func sample(text string) *Result {
 	status := &Section{Name: "status", Title: "Status of the nodes", Text: "What status shows.",
 		Head: []string{"node", "veild", "tunnel", "peers that answer", "what is wrong"}}
-	status.add(Good, "node-1", "v0.1.0"+text, "kernel", "2 of 2", "")
-	status.add(Bad, "node-2", "v0.1.0", "userspace", "1 of 2", "its guard is not in force"+text)
-	status.lacks("node-3", "veild does not answer: no answer in time"+text)
+	status.Add(Good, "node-1", "v0.1.0"+text, "kernel", "2 of 2", "")
+	status.Add(Bad, "node-2", "v0.1.0", "userspace", "1 of 2", "its guard is not in force"+text)
+	status.Lacks("node-3", "veild does not answer: no answer in time"+text)
 
 	drops := &Section{Name: "drops", Title: "Dropped packets by reason", Text: "What drops shows.",
 		Head: []string{"reason or node", "dropped in this time", "dropped since the node started",
 			"sampled", "remark"}}
-	drops.add(Note, "dst_in_range"+text, "7", "48211", "7", "")
+	drops.Add(Note, "dst_in_range"+text, "7", "48211", "7", "")
 	one, err := json.Marshal(map[string]any{"node": "node-1", "reason": "dst_in_range",
 		"srcPod": "shop/web" + text, "src": "198.18.0.7", "dst": "198.18.4.1"})
 	if err != nil {
 		panic(err)
 	}
-	drops.addSamples([]json.RawMessage{one})
+	drops.AddSamples([]json.RawMessage{one})
 
 	versions := &Section{Name: "versions", Title: "Versions and image digests", Text: "By digest.",
 		Head: []string{"container", "image", "digest", "pods", "remark"}}
-	versions.add(Good, "veild/veild", "registry.example/kubeveil:v0.1.0",
+	versions.Add(Good, "veild/veild", "registry.example/kubeveil:v0.1.0",
 		"registry.example/kubeveil@sha256:"+strings.Repeat("0123456789abcdef", 4), "2", ""+text)
 
-	cfg := config.Default()
-	return &Result{Server: "https://192.0.2.1:6443", Veilctl: "v0.1.0", For: "10m0s", Never: never,
+	exceptions := &Section{Name: "exceptions", Title: "Exceptions in force", Informs: true,
+		Head: []string{"no.", "what is clear"}}
+	for _, e := range []struct {
+		verdict Verdict
+		word    string
+		cells   []string
+	}{{Note, "open", []string{"1", "Traffic that leaves"}}, {Note, "not known", []string{"7", ""}},
+		{Good, "closed", []string{"14", ""}}} {
+		exceptions.Rows = append(exceptions.Rows, Row{Verdict: e.verdict, Word: e.word,
+			Cells: e.cells})
+	}
+	return &Result{Server: "https://192.0.2.1:6443", Veilctl: "v0.1.0", For: "10m0s",
+		Never:    []string{"disks and volumes"},
 		Began:    time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Ended:    time.Date(2026, 1, 2, 3, 14, 5, 0, time.UTC),
-		Sections: []*Section{status, drops, versions, judgeExceptions(setting{cfg: cfg, from: "x"})}}
+		Sections: []*Section{status, drops, versions, exceptions}}
 }
 
 // render finishes a result and returns its page.
 func render(t *testing.T, r *Result) string {
 	t.Helper()
-	r.finish(redact.New(nil, nil))
+	r.Finish(redact.New(nil, nil))
 	var b bytes.Buffer
 	errtest.Must(t, writePage(&b, r, strings.Repeat("0", 64)))
 	return b.String()
@@ -127,10 +138,10 @@ func TestHostileTextIsTextOnly(t *testing.T) {
 func TestResultIsBounded(t *testing.T) {
 	s := &Section{Name: "status", Title: "Status", Head: []string{"node", "why"}}
 	for i := range 5_000 {
-		s.lacks(fmt.Sprintf("node-%d", i), strings.Repeat("x", 1000)+fmt.Sprint(i%500))
-		s.addSamples([]json.RawMessage{[]byte(`{"a":"` + strings.Repeat("y", maxSample-20) + `"}`)})
+		s.Lacks(fmt.Sprintf("node-%d", i), strings.Repeat("x", 1000)+fmt.Sprint(i%500))
+		s.AddSamples([]json.RawMessage{[]byte(`{"a":"` + strings.Repeat("y", MaxSample-20) + `"}`)})
 	}
-	s.add(Bad, "the last", "bad")
+	s.Add(Bad, "the last", "bad")
 	r := &Result{Sections: []*Section{s}}
 	page := render(t, r)
 	text, err := json.Marshal(r)
@@ -144,5 +155,25 @@ func TestResultIsBounded(t *testing.T) {
 	}
 	if len(r.Unseen) > maxGaps+1 {
 		t.Errorf("%d gaps", len(r.Unseen))
+	}
+}
+
+func TestFolderMustBeEmpty(t *testing.T) {
+	dir := t.TempDir()
+	errtest.Must(t, CheckFolder(dir))
+	errtest.Must(t, CheckFolder(filepath.Join(dir, "new")))
+	filetest.Write(t, filepath.Join(dir, "a"), []byte("b"), 0o600)
+	if err := CheckFolder(dir); err == nil || !strings.Contains(err.Error(), "not empty") {
+		t.Errorf("a folder with a file: %v", err)
+	}
+	if err := CheckFolder(filepath.Join(dir, "none", "new")); err == nil {
+		t.Error("a folder in no folder is accepted")
+	}
+	if _, err := Write(dir, &Result{}); err == nil {
+		t.Error("a folder that was filled meanwhile is replaced")
+	}
+	if left, err := filepath.Glob(filepath.Join(filepath.Dir(dir), ".veilctl-report-*")); len(
+		left) > 0 || err != nil {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }

@@ -1,4 +1,4 @@
-package audit
+package result
 
 import (
 	"bytes"
@@ -13,15 +13,15 @@ import (
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
-// Names of the files in the folder.
+// PageFile and JSONFile are the names of the files in the folder.
 const (
-	pageFile   = "report.html"
-	resultFile = "result.json"
+	PageFile = "report.html"
+	JSONFile = "result.json"
 )
 
-// checkFolder returns an error for a folder that cannot become the report. It must be empty or not
+// CheckFolder returns an error for a folder that cannot become the report. It must be empty or not
 // exist.
-func checkFolder(dir string) error {
+func CheckFolder(dir string) error {
 	found, err := os.ReadDir(dir)
 	switch {
 	case err == nil && len(found) > 0:
@@ -37,9 +37,9 @@ func checkFolder(dir string) error {
 	return os.Remove(tmp)
 }
 
-// writeFolder writes the complete folder or nothing, and returns the SHA-256 of its files by name.
+// Write writes the complete folder or nothing, and returns the SHA-256 of its files by name.
 // Only the user can read the files, because they name pods of all tenants.
-func writeFolder(dir string, r *Result) (sums map[string]string, err error) {
+func Write(dir string, r *Result) (sums map[string]string, err error) {
 	dir = filepath.Clean(dir)
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), ".veilctl-report-*")
 	if err != nil {
@@ -56,14 +56,14 @@ func writeFolder(dir string, r *Result) (sums map[string]string, err error) {
 		return nil, err
 	}
 	text = append(text, '\n')
-	sums = map[string]string{resultFile: sum(text)}
+	sums = map[string]string{JSONFile: sum(text)}
 	var html bytes.Buffer
-	if err := writePage(&html, r, sums[resultFile]); err != nil {
+	if err := writePage(&html, r, sums[JSONFile]); err != nil {
 		return nil, err
 	}
-	sums[pageFile] = sum(html.Bytes())
+	sums[PageFile] = sum(html.Bytes())
 
-	for name, content := range map[string][]byte{resultFile: text, pageFile: html.Bytes()} {
+	for name, content := range map[string][]byte{JSONFile: text, PageFile: html.Bytes()} {
 		if err := atomicfile.Write(filepath.Join(tmp, name), content, 0o600); err != nil {
 			return nil, err
 		}
