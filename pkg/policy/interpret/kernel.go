@@ -16,7 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	writer "github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/chains"
 )
 
 // ourTable names the table of policies.
@@ -109,7 +109,7 @@ func (k *Kernel) Judge(p Packet) (Decision, error) {
 	}
 	m := &machine{kernel: k, packet: p}
 	m.network, m.transport = headers(p.Flow)
-	for _, at := range writer.ChainsAtHooks(p.ToNode) {
+	for _, at := range chains.AtHooks(p.ToNode) {
 		missing, err := k.checkChain(at)
 		if err != nil {
 			return Decision{}, err
@@ -127,7 +127,7 @@ func (k *Kernel) Judge(p Packet) (Decision, error) {
 
 // checkChain compares the kernel's chain with the wanted chain at a hook. missing reports whether
 // the kernel has no such chain. The error describes a difference.
-func (k *Kernel) checkChain(at writer.ChainAtHook) (missing bool, err error) {
+func (k *Kernel) checkChain(at chains.AtHook) (missing bool, err error) {
 	ch := k.chains[at.Name]
 	switch {
 	case ch == nil:

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/chains"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
@@ -27,10 +28,10 @@ func selected(app string, policies []policy.Policy) *planner.Planner {
 // that make it.
 func size(plan *policy.Plan) (sets, rules, messages int) {
 	var p maker
-	var cached fragments
+	var cached chains.Fragments
 	want := p.want(plan)
 	for _, c := range want.chains {
-		rules += len(c.rules(&cached))
+		rules += len(c.Rules(&cached))
 	}
 	var tx transaction
 	diff(nil, want, &cached).write(&tx, want, &cached)

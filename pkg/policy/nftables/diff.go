@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/chains"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/sets"
 )
 
 // difference lists what has to change in the kernel, by name, sorted.
@@ -39,13 +41,13 @@ func (d *difference) count() int {
 	return n
 }
 
-func diff(have *state, want *content, cached *fragments) *difference {
+func diff(have *state, want *content, cached *chains.Fragments) *difference {
 	d := &difference{add: map[string][]string{}, remove: map[string][]string{}}
 	for name, c := range want.chains {
 		if have == nil {
 			break
 		}
-		if got, has := have.chains[name]; has && got.hook != c.hookText() {
+		if got, has := have.chains[name]; has && got.Hook != c.HookText() {
 			have = nil
 		}
 	}
@@ -62,7 +64,7 @@ func diff(have *state, want *content, cached *fragments) *difference {
 		switch got, has := have.chains[name]; {
 		case !has:
 			d.addChains = append(d.addChains, name)
-		case got != c.summary(cached):
+		case got != c.Summary(cached):
 			d.refill = append(d.refill, name)
 		}
 	}
@@ -79,14 +81,14 @@ func diff(have *state, want *content, cached *fragments) *difference {
 			d.addSets = append(d.addSets, name)
 			continue
 		}
-		if s.timeout > 0 {
+		if s.Timeout > 0 {
 			continue
 		}
-		add, remove := known.missing(s.elements, got), known.missing(got, s.elements)
-		if s.interval && len(add)+len(remove) > 0 {
+		add, remove := known.missing(s.Elements, got), known.missing(got, s.Elements)
+		if s.Interval && len(add)+len(remove) > 0 {
 			// The kernel refuses some changes of single ends of intervals, so all intervals are
 			// written again.
-			add, remove = known.missing(s.elements, nil), known.missing(got, nil)
+			add, remove = known.missing(s.Elements, nil), known.missing(got, nil)
 		}
 		if len(add) > 0 {
 			d.add[name] = add
@@ -113,26 +115,26 @@ func diff(have *state, want *content, cached *fragments) *difference {
 // sets to which most rules refer come first.
 func rank(set string) int {
 	switch {
-	case strings.HasPrefix(set, portsPrefix):
+	case strings.HasPrefix(set, sets.PortsPrefix):
 		return 0
-	case !isMembers(set):
+	case !sets.IsMembers(set):
 		return 1
 	}
 	return 2
 }
 
 // missing returns the keys that are in a and not in b, sorted.
-func missing(a, b union) []string { return parts{}.missing(a, b) }
+func missing(a, b sets.Union) []string { return parts{}.missing(a, b) }
 
 // parts caches the difference of two parts of unions, by their addresses in memory: many unions may
 // have the same two parts.
 type parts map[[2]uintptr][]string
 
 // missing returns the keys that are in a and not in b, sorted.
-func (p parts) missing(a, b union) (out []string) {
+func (p parts) missing(a, b sets.Union) (out []string) {
 	for i, part := range a {
 		// A union that changed still has most of its parts, at the same indices.
-		var before elements
+		var before sets.Elements
 		if len(a) == len(b) {
 			before = b[i]
 		}
@@ -144,11 +146,11 @@ func (p parts) missing(a, b union) (out []string) {
 		return cmp.Or(cmp.Compare(a[1:], b[1:]), cmp.Compare(a[0], b[0]))
 	})
 	// Many parts may lack the same key, so each key is looked up once in all parts of b.
-	return slices.DeleteFunc(slices.Compact(out), b.has)
+	return slices.DeleteFunc(slices.Compact(out), b.Has)
 }
 
 // less returns the keys of part a that are not in part b.
-func (p parts) less(a, b elements) (out []string) {
+func (p parts) less(a, b sets.Elements) (out []string) {
 	both := [2]uintptr{reflect.ValueOf(a).Pointer(), reflect.ValueOf(b).Pointer()}
 	if both[0] == both[1] {
 		return nil
@@ -167,9 +169,9 @@ func (p parts) less(a, b elements) (out []string) {
 
 // update returns the state of the kernel after d was applied to s to reach the content. A nil s
 // means that there was no table.
-func (want *content) update(s *state, d *difference, cached *fragments) *state {
+func (want *content) update(s *state, d *difference, cached *chains.Fragments) *state {
 	if s == nil || d.anew {
-		s = &state{chains: map[string]summary{}, sets: map[string]union{},
+		s = &state{chains: map[string]chains.Summary{}, sets: map[string]sets.Union{},
 			counters: map[string]bool{}}
 	}
 	for _, name := range d.counters {
@@ -177,7 +179,7 @@ func (want *content) update(s *state, d *difference, cached *fragments) *state {
 	}
 
 	for _, name := range slices.Concat(d.addChains, d.refill) {
-		s.chains[name] = want.chains[name].summary(cached)
+		s.chains[name] = want.chains[name].Summary(cached)
 	}
 	for _, name := range d.delChains {
 		delete(s.chains, name)
@@ -185,7 +187,7 @@ func (want *content) update(s *state, d *difference, cached *fragments) *state {
 	// Sets that stay are replaced too, so the next diff finds identical parts without comparing
 	// keys.
 	for name, set := range want.sets {
-		s.sets[name] = set.elements
+		s.sets[name] = set.Elements
 	}
 	for _, name := range d.delSets {
 		delete(s.sets, name)
@@ -195,7 +197,7 @@ func (want *content) update(s *state, d *difference, cached *fragments) *state {
 
 // write adds the difference to a transaction. The kernel resolves names in the order of the
 // messages: sets before the rules that look them up, chains before the rules that go there.
-func (d *difference) write(t *transaction, want *content, cached *fragments) {
+func (d *difference) write(t *transaction, want *content, cached *chains.Fragments) {
 	table := ourTable.Name
 	t.addTable(table)
 	if d.anew {
@@ -208,7 +210,7 @@ func (d *difference) write(t *transaction, want *content, cached *fragments) {
 	for _, name := range d.addSets {
 		s := want.sets[name]
 		t.addSet(table, name, s)
-		t.addElements(table, name, missing(s.elements, nil))
+		t.addElements(table, name, missing(s.Elements, nil))
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.remove)) {
 		t.deleteElements(table, name, d.remove[name])
@@ -229,7 +231,7 @@ func (d *difference) write(t *transaction, want *content, cached *fragments) {
 	}
 	for _, name := range slices.Concat(d.addChains, d.refill) {
 		if _, has := d.edits[name]; !has {
-			t.addRules(table, name, want.chains[name].rules(cached))
+			t.addRules(table, name, want.chains[name].Rules(cached))
 		}
 	}
 
@@ -239,4 +241,23 @@ func (d *difference) write(t *transaction, want *content, cached *fragments) {
 	for _, name := range d.delSets {
 		t.deleteSet(table, name)
 	}
+}
+
+// shrinks reports whether less may be allowed than before. If a tier denies, even a new element of
+// a set may allow less.
+func (d *difference) shrinks(want *content) bool {
+	if len(d.addChains)+len(d.delChains)+len(d.refill) > 0 {
+		return true
+	}
+	for name := range d.remove {
+		if !sets.IsInside(name) {
+			return true
+		}
+	}
+	for name := range d.add {
+		if want.chains[policy.DenyAdmin.String()] != nil && !sets.IsMembers(name) && !sets.IsInside(name) {
+			return true
+		}
+	}
+	return false
 }

@@ -1,6 +1,6 @@
 // Package nftables enforces a policy.Plan with the nftables table kubeveil_policy.
 //
-//	postrouting 95   the node's own processes: accept, but for answers to ended flows (ended.go)
+//	postrouting 95   the node's own processes: accept, but for answers to ended flows
 //	                 known connections: accept; answers to ended flows: drop
 //	                 from a pod's link ─► chain egress      to a pod's link ─► chain ingress
 //	input 101        known connections: accept
@@ -11,7 +11,7 @@
 // It promises:
 //   - A pod that is in no group's set of members is mute. That holds regardless of what is deleted:
 //     a group, a member, a set that another program flushed.
-//   - A second table, kubeveil_stamp (stamp.go), drops a pod's packet that the first did not judge.
+//   - A second table, kubeveil_stamp, drops a pod's packet that the first did not judge.
 //     So a program that deletes or flushes the first table opens no connection.
 //   - The kernel enforces the old plan or the new one: one transaction switches. New sets with many
 //     elements are made before it (slice.go).
@@ -22,14 +22,13 @@
 // right name and the right texts is never written again. The CNI plugin writes members too
 // (package pod), so Refresh reads them before a plan that changes members is applied.
 //
-// A chain has few rules, since a packet pays for each rule that does not match. Lines of
-// NetworkPolicies that share ports or peers are one rule (groups.go). Many lines that share neither
-// are elements of one set of boxes (boxes.go). So a set may be the union of many sets of the plan.
+// Package chains makes the chains, package sets the sets to which their rules refer. This package
+// reads what the kernel has, and writes the difference.
 //
 // The table has no anonymous sets and no verdict maps. With them, a change of one pod, or any nft
 // command on the node, would take time in proportion to the table.
 //
-// Drops are logged to nflog with a limit per pod (logrule.go), and counted without one.
+// Drops are logged to nflog with a limit per pod, and counted without one.
 //
-// Start reading at PolicyTable, then want.go, then groups.go and stamp.go.
+// Start reading at PolicyTable.Apply, then diff.go.
 package nftables

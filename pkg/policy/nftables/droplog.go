@@ -8,6 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nflog"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/chains"
 )
 
 // DropLog receives the packets that the rules of logDrops report, from the network namespace in
@@ -26,7 +27,7 @@ type Dropped struct {
 // OpenDropLog opens the listener of the nflog group in the calling thread's network namespace. Only
 // one listener can exist; the error of a second one matches unix.EPERM.
 func OpenDropLog() (*DropLog, error) {
-	c, err := nflog.Open(abi.NFLogPolicy, LogBytes)
+	c, err := nflog.Open(abi.NFLogPolicy, chains.LogBytes)
 	if err != nil {
 		return nil, err
 	}

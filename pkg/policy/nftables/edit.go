@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/kubeveil/kubeveil/internal/nfnl"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/chains"
 )
 
 // For each written rule, the kernel finds each set of the rule by a search of the list of all sets.
@@ -19,7 +20,7 @@ type listed struct {
 // placed is a rule to insert in front of the rule with a handle. A nil handle means the end of the
 // chain.
 type placed struct {
-	rule
+	chains.Rule
 	before []byte
 }
 
@@ -31,10 +32,10 @@ type edit struct {
 
 // editOf returns the edit that turns have into want. ok is false if the rules that stay are in
 // another order or are ambiguous.
-func editOf(have []listed, want []rule) (e edit, ok bool) {
+func editOf(have []listed, want []chains.Rule) (e edit, ok bool) {
 	at := make(map[string]int, len(want))
 	for i, r := range want {
-		at[r.text] = i
+		at[r.Text] = i
 	}
 	if len(at) < len(want) {
 		return e, false
@@ -68,21 +69,22 @@ func editOf(have []listed, want []rule) (e edit, ok bool) {
 
 // findEdits reads the rules of the chains that stay and finds their edits for the content. A chain
 // without an edit is written as a whole, because another program changed it.
-func (d *difference) findEdits(c *nfnl.Conn, have *state, want *content, cached *fragments) error {
+func (d *difference) findEdits(c *nfnl.Conn, have *state, want *content,
+	cached *chains.Fragments) error {
 	d.edits = map[string]edit{}
 	for _, name := range d.refill {
 		var rules []listed
-		var texts digest
-		err := readRules(c, ourTable.Name, name, func() { rules, texts = nil, digest{} },
+		var texts chains.Digest
+		err := readRules(c, ourTable.Name, name, func() { rules, texts = nil, chains.Digest{} },
 			func(handle, text []byte) {
 				rules = append(rules, listed{slices.Clone(handle), string(text)})
-				texts.add(text)
+				texts.Add(text)
 			})
 		if err != nil {
 			return err
 		}
-		if e, ok := editOf(rules, want.chains[name].rules(cached)); ok &&
-			texts == have.chains[name].texts {
+		if e, ok := editOf(rules, want.chains[name].Rules(cached)); ok &&
+			texts == have.chains[name].Texts {
 			d.edits[name] = e
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/chains"
 )
 
 // edited returns the rule texts of a chain after an edit. It applies the edit as the kernel does.
@@ -24,7 +26,7 @@ func edited(have []listed, e edit) (texts []string) {
 		if r.before != nil {
 			i = at(r.before)
 		}
-		rules = slices.Insert(rules, i, listed{text: r.text})
+		rules = slices.Insert(rules, i, listed{text: r.Text})
 	}
 	for _, r := range rules {
 		texts = append(texts, r.text)
@@ -48,9 +50,9 @@ func TestEditMakesAnyChainAnyOther(t *testing.T) {
 			return out
 		}
 		have, want := texts("have"), texts("want")
-		var rules []rule
+		var rules []chains.Rule
 		for _, text := range want {
-			rules = append(rules, rule{text: text})
+			rules = append(rules, chains.Rule{Text: text})
 		}
 
 		e, ok := editOf(handled(have), rules)
@@ -64,9 +66,9 @@ func TestEditMakesAnyChainAnyOther(t *testing.T) {
 }
 
 func TestEditKeepsTheRulesThatStay(t *testing.T) {
-	rules := func(texts ...string) (out []rule) {
+	rules := func(texts ...string) (out []chains.Rule) {
 		for _, text := range texts {
-			out = append(out, rule{text: text})
+			out = append(out, chains.Rule{Text: text})
 		}
 		return out
 	}

@@ -1,7 +1,7 @@
 package nftables
 
 // BoxAll makes boxes of all lines that can be boxes, however few they are. Call it before Apply.
-func (t *PolicyTable) BoxAll() { t.maker.boxed = true }
+func (t *PolicyTable) BoxAll() { t.maker.chains.Boxed = true }
 
 // Reads returns how often the elements of sets were read.
 func (t *PolicyTable) Reads() int { return t.reads }

@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,28 +12,15 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/chains"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/sets"
 )
 
 // state is the content of the table in the kernel. Nil means that there is no table.
 type state struct {
-	chains   map[string]summary
-	sets     map[string]union
+	chains   map[string]chains.Summary
+	sets     map[string]sets.Union
 	counters map[string]bool
-}
-
-// summary holds the properties of a chain that are compared.
-type summary struct {
-	hook  string
-	texts digest
-}
-
-// digest is a hash of the texts of a chain's rules, in their order. The zero value stands for no
-// rules.
-type digest [sha256.Size]byte
-
-func (d *digest) add(text []byte) {
-	b := make([]byte, 0, 256)
-	*d = sha256.Sum256(append(append(b, d[:]...), text...))
 }
 
 var ourTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPolicyTable}
@@ -83,7 +69,7 @@ func read(c *nfnl.Conn) (*state, error) {
 	if err != nil || !there || dormant {
 		return nil, err
 	}
-	s := &state{sets: map[string]union{}, counters: map[string]bool{}}
+	s := &state{sets: map[string]sets.Union{}, counters: map[string]bool{}}
 	if s.chains, err = readChains(c, ourTable.Name); err != nil {
 		return nil, err
 	}
@@ -98,11 +84,11 @@ func read(c *nfnl.Conn) (*state, error) {
 }
 
 // readChains reads the chains of a table by their names.
-func readChains(c *nfnl.Conn, table string) (map[string]summary, error) {
-	out := map[string]summary{}
+func readChains(c *nfnl.Conn, table string) (map[string]chains.Summary, error) {
+	out := map[string]chains.Summary{}
 	err := dump(c, ask(unix.NFT_MSG_GETCHAIN, table), func() { clear(out) }, func(b []byte) {
 		if nfnl.Text(nfnl.Find(b, unix.NFTA_CHAIN_TABLE)) == table { // The dump has all tables.
-			out[nfnl.Text(nfnl.Find(b, unix.NFTA_CHAIN_NAME))] = summary{hook: hookOf(b)}
+			out[nfnl.Text(nfnl.Find(b, unix.NFTA_CHAIN_NAME))] = chains.Summary{Hook: hookOf(b)}
 		}
 	})
 	if err != nil {
@@ -110,8 +96,8 @@ func readChains(c *nfnl.Conn, table string) (map[string]summary, error) {
 	}
 
 	for name, chain := range out {
-		err := readRules(c, table, name, func() { chain.texts = digest{} },
-			func(_, text []byte) { chain.texts.add(text) })
+		err := readRules(c, table, name, func() { chain.Texts = chains.Digest{} },
+			func(_, text []byte) { chain.Texts.Add(text) })
 		if err != nil {
 			return nil, err
 		}
@@ -156,11 +142,7 @@ func hookOf(chain []byte) string {
 	if len(number) != 4 || len(priority) != 4 {
 		return ""
 	}
-	return hookNamed(binary.BigEndian.Uint32(number), int32(binary.BigEndian.Uint32(priority)))
-}
-
-func hookNamed(number uint32, priority int32) string {
-	return fmt.Sprintf("hook %d priority %d", number, priority)
+	return chains.HookText(binary.BigEndian.Uint32(number), int32(binary.BigEndian.Uint32(priority)))
 }
 
 // readCounters reads the packets of a table's counters by their names.
@@ -193,14 +175,14 @@ func (s *state) readSets(c *nfnl.Conn) error {
 		if err != nil {
 			return err
 		}
-		s.sets[name] = union{keys}
+		s.sets[name] = sets.Union{keys}
 	}
 	return nil
 }
 
 // readSet reads the elements of a set of the table.
-func readSet(c *nfnl.Conn, name string) (elements, error) {
-	out := elements{}
+func readSet(c *nfnl.Conn, name string) (sets.Elements, error) {
+	out := sets.Elements{}
 	request := ask(unix.NFT_MSG_GETSETELEM, ourTable.Name)
 	request.String(unix.NFTA_SET_ELEM_LIST_SET, name)
 	err := c.Dump(request, func() { clear(out) }, func(b []byte) error {
@@ -231,7 +213,7 @@ func readElement(element []byte) string {
 		}
 	}
 	if last != nil {
-		first = keyRange[0]
+		first = sets.KeyRange[0]
 	}
 	return string(append(append([]byte{first}, value...), last...))
 }

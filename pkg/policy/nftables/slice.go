@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nfnl"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/sets"
 )
 
 // The kernel holds the lock of nftables for a whole transaction. All other programs that change
@@ -27,7 +28,7 @@ func (t *PolicyTable) prepareLocked(c *nfnl.Conn, d *difference, want *content) 
 	err error) {
 	total := 0
 	for _, name := range d.addSets {
-		for _, part := range want.sets[name].elements {
+		for _, part := range want.sets[name].Elements {
 			total += len(part)
 		}
 	}
@@ -54,8 +55,8 @@ func (t *PolicyTable) prepareLocked(c *nfnl.Conn, d *difference, want *content) 
 	for _, name := range d.addSets {
 		s := want.sets[name]
 		tx.addSet(ourTable.Name, name, s)
-		for keys := missing(s.elements, nil); len(keys) > 0; {
-			n := s.cut(keys, room)
+		for keys := missing(s.Elements, nil); len(keys) > 0; {
+			n := cut(s, keys, room)
 			tx.addElements(ourTable.Name, name, keys[:n])
 			keys, room = keys[n:], room-n
 			if room <= 0 {
@@ -70,7 +71,7 @@ func (t *PolicyTable) prepareLocked(c *nfnl.Conn, d *difference, want *content) 
 	}
 
 	for _, name := range d.addSets {
-		t.have.sets[name] = want.sets[name].elements
+		t.have.sets[name] = want.sets[name].Elements
 	}
 	made, d.addSets = len(d.addSets), nil
 	return made, err
@@ -78,9 +79,9 @@ func (t *PolicyTable) prepareLocked(c *nfnl.Conn, d *difference, want *content) 
 
 // cut returns where to cut the sorted keys of the set, at room or a little later. It never cuts an
 // interval, since the kernel refuses elements that follow a start without its end.
-func (s *set) cut(keys []string, room int) int {
+func cut(s *sets.Set, keys []string, room int) int {
 	n := min(room, len(keys))
-	if !s.interval || s.concat {
+	if !s.Interval || s.Concat {
 		return n
 	}
 	if i := slices.IndexFunc(keys[n-1:], func(k string) bool { return k[0] == 1 }); i >= 0 {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/chains"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/sets"
 )
 
 // PolicyTable keeps the table of one network namespace. The zero value is ready. Its methods must
@@ -104,7 +106,7 @@ func (t *PolicyTable) Refresh() error {
 	}
 	t.reads++
 	for name := range t.have.sets {
-		if !isMembers(name) {
+		if !sets.IsMembers(name) {
 			continue
 		}
 		got, err := readSet(c, name)
@@ -112,7 +114,7 @@ func (t *PolicyTable) Refresh() error {
 			t.failedLocked()
 			return err
 		}
-		t.have.sets[name] = union{got}
+		t.have.sets[name] = sets.Union{got}
 	}
 	return nil
 }
@@ -204,7 +206,7 @@ func (t *PolicyTable) applyLocked(want *content) (r Result, err error) {
 		}
 	}
 
-	var cached fragments
+	var cached chains.Fragments
 	d := diff(t.have, want, &cached)
 	restamp := !t.stamp.whole()
 	if d.empty() && !restamp {
@@ -275,7 +277,7 @@ func Delete() error {
 }
 
 // DropReasons returns the names of all drop reasons of the tables.
-func DropReasons() []string { return append(slices.Clone(policy.DropReasons), unstamped) }
+func DropReasons() []string { return append(slices.Clone(policy.DropReasons), chains.Unstamped) }
 
 // Drops returns the number of dropped packets by reason. All are 0 if there is no table.
 func Drops() (map[string]uint64, error) {

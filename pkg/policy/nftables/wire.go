@@ -2,14 +2,14 @@ package nftables
 
 import (
 	"encoding/binary"
-	"fmt"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nfnl"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/chains"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/sets"
 )
 
 // transaction collects messages of nftables about tables of the family inet. The kernel applies all
@@ -49,15 +49,15 @@ func (t *transaction) addCounter(table, name string, packets uint64) {
 
 // addChain adds a chain without rules. A chain at a hook accepts packets that its rules do not
 // drop.
-func (t *transaction) addChain(table, name string, c *chain) {
+func (t *transaction) addChain(table, name string, c *chains.Chain) {
 	t.begin(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, table)
 	t.String(unix.NFTA_CHAIN_NAME, name)
-	if c.hook == nil {
+	if c.Hook == nil {
 		return
 	}
 	end := t.Nest(unix.NFTA_CHAIN_HOOK | unix.NLA_F_NESTED)
-	t.Uint32(unix.NFTA_HOOK_HOOKNUM, uint32(*c.hook))
-	t.Uint32(unix.NFTA_HOOK_PRIORITY, uint32(c.priority))
+	t.Uint32(unix.NFTA_HOOK_HOOKNUM, uint32(*c.Hook))
+	t.Uint32(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority))
 	end()
 	t.Uint32(unix.NFTA_CHAIN_POLICY, uint32(nftables.ChainPolicyAccept))
 	t.String(unix.NFTA_CHAIN_TYPE, string(nftables.ChainTypeFilter))
@@ -75,9 +75,9 @@ func (t *transaction) flushChain(table, name string) {
 }
 
 // addRules adds rules at the end of a chain.
-func (t *transaction) addRules(table, chain string, rules []rule) {
+func (t *transaction) addRules(table, chain string, rules []chains.Rule) {
 	for _, r := range rules {
-		t.addRule(table, chain, placed{rule: r})
+		t.addRule(table, chain, placed{Rule: r})
 	}
 }
 
@@ -89,12 +89,12 @@ func (t *transaction) addRule(table, chain string, r placed) {
 	t.begin(unix.NFT_MSG_NEWRULE, flags, table)
 	t.String(unix.NFTA_RULE_CHAIN, chain)
 	end := t.Nest(unix.NFTA_RULE_EXPRESSIONS | unix.NLA_F_NESTED)
-	t.Encoded(r.exprs)
+	t.Encoded(r.Exprs)
 	end()
 	if r.before != nil {
 		t.Bytes(unix.NFTA_RULE_POSITION, r.before)
 	}
-	t.Bytes(unix.NFTA_RULE_USERDATA, userdata.AppendString(nil, userdata.TypeComment, r.text))
+	t.Bytes(unix.NFTA_RULE_USERDATA, userdata.AppendString(nil, userdata.TypeComment, r.Text))
 }
 
 // editRules edits the rules of a chain.
@@ -122,51 +122,48 @@ const (
 )
 
 // addSet adds a set without elements.
-func (t *transaction) addSet(table, name string, s *set) {
+func (t *transaction) addSet(table, name string, s *sets.Set) {
 	var flags uint32
-	if s.interval {
+	if s.Interval {
 		flags |= unix.NFT_SET_INTERVAL
 	}
-	if s.concat {
+	if s.Concat {
 		flags |= setConcat
 	}
-	if s.timeout > 0 {
+	if s.Timeout > 0 {
 		flags |= unix.NFT_SET_TIMEOUT
 	}
-	if s.room > 0 {
+	if s.Room > 0 {
 		flags |= unix.NFT_SET_EVAL
 	}
 	t.begin(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, table)
 	t.String(unix.NFTA_SET_NAME, name)
 	t.Uint32(unix.NFTA_SET_FLAGS, flags)
-	t.Uint32(unix.NFTA_SET_KEY_TYPE, s.key.GetNFTMagic())
-	t.Uint32(unix.NFTA_SET_KEY_LEN, s.key.Bytes)
+	t.Uint32(unix.NFTA_SET_KEY_TYPE, s.Key.GetNFTMagic())
+	t.Uint32(unix.NFTA_SET_KEY_LEN, s.Key.Bytes)
 	t.Uint32(unix.NFTA_SET_ID, setIDOfNewSet)
-	if s.timeout > 0 {
+	if s.Timeout > 0 {
 		t.Bytes(unix.NFTA_SET_TIMEOUT,
-			binary.BigEndian.AppendUint64(nil, uint64(s.timeout.Milliseconds())))
+			binary.BigEndian.AppendUint64(nil, uint64(s.Timeout.Milliseconds())))
 	}
 
-	if s.room > 0 && !s.concat {
+	if s.Room > 0 || s.Concat {
 		endDesc := t.Nest(unix.NFTA_SET_DESC | unix.NLA_F_NESTED)
-		t.Uint32(unix.NFTA_SET_DESC_SIZE, s.room)
+		if s.Room > 0 {
+			t.Uint32(unix.NFTA_SET_DESC_SIZE, s.Room)
+		}
+		if s.Concat { // nft cannot list the set without the sizes of its fields
+			endConcat := t.Nest(descConcat | unix.NLA_F_NESTED)
+			for _, field := range nftables.ConcatSetTypeElements(s.Key) {
+				end := t.Nest(listElement)
+				t.Uint32(fieldSize, field.Bytes)
+				end()
+			}
+			endConcat()
+		}
 		endDesc()
 	}
-	if s.concat { // nft cannot list the set without the sizes of its fields
-		endDesc := t.Nest(unix.NFTA_SET_DESC | unix.NLA_F_NESTED)
-		if s.room > 0 {
-			t.Uint32(unix.NFTA_SET_DESC_SIZE, s.room)
-		}
-		endConcat := t.Nest(descConcat | unix.NLA_F_NESTED)
-		for _, field := range nftables.ConcatSetTypeElements(s.key) {
-			end := t.Nest(listElement)
-			t.Uint32(fieldSize, field.Bytes)
-			end()
-		}
-		endConcat()
-		endDesc()
-	}
-	if s.interval {
+	if s.Interval {
 		const bigEndian = 2
 		t.Bytes(unix.NFTA_SET_USERDATA, userdata.AppendUint32(nil,
 			userdata.NFTNL_UDATA_SET_KEYBYTEORDER, bigEndian))
@@ -207,7 +204,7 @@ func (t *transaction) elements(message uint16, table, set string, keys []string)
 				t.Uint32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
 			}
 			value, last := []byte(k[1:]), []byte(nil)
-			if k[0] == keyRange[0] {
+			if k[0] == sets.KeyRange[0] {
 				value, last = value[:len(value)/2], value[len(value)/2:]
 			}
 			endKey := t.Nest(keyOfElement)
@@ -223,17 +220,4 @@ func (t *transaction) elements(message uint16, table, set string, keys []string)
 		end()
 		keys = keys[n:]
 	}
-}
-
-// encode returns expressions in the encoding of a rule's message. It panics if the library cannot
-// encode an expression of this package.
-func encode(exprs ...expr.Any) (out []byte) {
-	for _, e := range exprs {
-		b, err := expr.Marshal(unix.NFPROTO_INET, e)
-		if err != nil {
-			panic(fmt.Sprintf("expression %T: %v", e, err))
-		}
-		out = nfnl.AppendAttribute(out, listElement, b)
-	}
-	return out
 }

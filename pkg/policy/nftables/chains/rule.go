@@ -1,47 +1,48 @@
-package nftables
+package chains
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/sets"
 )
 
-// rule is an encoded rule and its text, which is the rule's comment in the kernel.
-type rule struct {
-	text  string
-	exprs []byte
+// Rule is an encoded rule and its text, which is the rule's comment in the kernel.
+type Rule struct {
+	Text  string
+	Exprs []byte
 }
 
 // match is a condition and its text. The zero value matches everything.
-type match rule
+type match Rule
 
 // and returns a match for packets that match both.
 func (m match) and(n match) match {
-	return match{strings.TrimSpace(m.text + " " + n.text), slices.Concat(m.exprs, n.exprs)}
+	return match{strings.TrimSpace(m.Text + " " + n.Text), slices.Concat(m.Exprs, n.Exprs)}
 }
 
 // verdict returns a rule with a verdict for packets that match.
-func (m match) verdict(kind expr.VerdictKind, to string) rule {
+func (m match) verdict(kind expr.VerdictKind, to string) Rule {
 	words := map[expr.VerdictKind]string{expr.VerdictReturn: "return", expr.VerdictAccept: "accept",
 		expr.VerdictGoto: "goto " + to, expr.VerdictJump: "jump " + to}
-	text := strings.TrimSpace(m.text + " " + words[kind])
-	return rule{text, slices.Concat(m.exprs, encode(&expr.Verdict{Kind: kind, Chain: to}))}
+	text := strings.TrimSpace(m.Text + " " + words[kind])
+	return Rule{text, slices.Concat(m.Exprs, encode(&expr.Verdict{Kind: kind, Chain: to}))}
 }
 
 // drop returns a rule that drops in the chain of a reason (logrule.go).
-func drop(reason string) rule { return match{}.verdict(expr.VerdictGoto, reason) }
+func drop(reason string) Rule { return match{}.verdict(expr.VerdictGoto, reason) }
 
 // countDrop returns a rule that counts and drops.
-func countDrop(counter string) rule {
-	return rule{"counter " + counter + " drop", encode(
+func countDrop(counter string) Rule {
+	return Rule{"counter " + counter + " drop", encode(
 		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: counter},
 		&expr.Verdict{Kind: expr.VerdictDrop},
 	)}
@@ -54,12 +55,12 @@ func countDrop(counter string) rule {
 // Segments that another program exempts from conntrack (notrack) never belong to a known
 // connection. Each of them is judged by address and port, so this rule leaves them out. NodeLocal
 // DNSCache exempts the segments of its own address in this way.
-func dropMidstream() rule {
+func dropMidstream() Rule {
 	const flags, opens, syn = 13, 0x17, 0x02 // fin, syn, rst, ack; offset of RFC 9293 section 3.1
 	const untracked = 1 << 6                 // NF_CT_STATE_UNTRACKED_BIT
 	d := drop(midstream)
 	text := "meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn ct state != untracked "
-	return rule{text + d.text, append(encode(
+	return Rule{text + d.Text, append(encode(
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{unix.IPPROTO_TCP}},
 		&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseTransportHeader,
@@ -71,32 +72,20 @@ func dropMidstream() rule {
 		&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister,
 			Data: binaryutil.NativeEndian.PutUint32(untracked)},
-	), d.exprs...)}
+	), d.Exprs...)}
 }
 
-// family holds the differences between IPv4 and IPv6.
+// family has what the headers of one address family need.
 type family struct {
-	name         string // as nft names the header
-	suffix       string // of sets of peers
+	sets.Family
 	proto        byte
 	saddr, daddr uint32 // offsets in the header
 	quoted       uint32 // offset in an ICMP error of the inner packet's daddr
-	size         uint32
-	members      string
-	self, own    string
-	ended        string // the set of ended.go
-	same         string // and these of related.go
-	inside       string
-	nodes        string
-	logged       string // the set of logrule.go
-	addr         nftables.SetDatatype
 }
 
 var families = []family{
-	{"ip", "_4", unix.NFPROTO_IPV4, 12, 16, 8 + 16, 4, abi.NFTMembers4, abi.NFTSelf4, "own4",
-		"ended4", "same4", "inside4", "nodes4", "logged4", nftables.TypeIPAddr},
-	{"ip6", "_6", unix.NFPROTO_IPV6, 8, 24, 8 + 24, 16, abi.NFTMembers6, abi.NFTSelf6, "own6",
-		"ended6", "same6", "inside6", "nodes6", "logged6", nftables.TypeIP6Addr},
+	{sets.Families[0], unix.NFPROTO_IPV4, 12, 16, 8 + 16},
+	{sets.Families[1], unix.NFPROTO_IPV6, 8, 24, 8 + 24},
 }
 
 // Registers of a lookup. A concatenated key begins in firstRegister and continues in the next
@@ -105,7 +94,7 @@ const firstRegister = 8
 
 // is returns a match for packets of the family. Its text is empty: the field that follows names it.
 func (f family) is() match {
-	return match{exprs: encode(
+	return match{Exprs: encode(
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{f.proto}},
 	)}
@@ -113,16 +102,16 @@ func (f family) is() match {
 
 func (f family) load(offset, register uint32) expr.Any {
 	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader,
-		Offset: offset, Len: f.size}
+		Offset: offset, Len: f.Size}
 }
 
 // field returns the name and the offset of the address of a pod's own end, or of its peer, in
 // packets that open a connection in the direction.
 func (f family) field(d policy.Direction, own bool) (name string, offset uint32) {
 	if (d == policy.Egress) == own {
-		return f.name + " saddr", f.saddr
+		return f.Name + " saddr", f.saddr
 	}
-	return f.name + " daddr", f.daddr
+	return f.Name + " daddr", f.daddr
 }
 
 // inSet matches packets with an address in a set. The packets must be of the family.
@@ -134,8 +123,8 @@ func (f family) inSet(d policy.Direction, own bool, set string) match {
 
 // toNamed matches packets of the family to an address, protocol and port in a set.
 func (f family) toNamed(set string) match {
-	proto := firstRegister + f.size/4
-	return match{f.name + " daddr . meta l4proto . th dport @" + set, encode(
+	proto := firstRegister + f.Size/4
+	return match{f.Name + " daddr . meta l4proto . th dport @" + set, encode(
 		f.load(f.daddr, firstRegister),
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: proto},
 		loadPort(proto+1),
@@ -144,9 +133,9 @@ func (f family) toNamed(set string) match {
 
 // toItself matches packets of the family that a pod sends to itself through a service.
 func (f family) toItself() match {
-	return match{f.name + " saddr . " + f.name + " daddr @" + f.self, encode(
-		f.load(f.saddr, firstRegister), f.load(f.daddr, firstRegister+f.size/4),
-		&expr.Lookup{SourceRegister: firstRegister, SetName: f.self})}
+	return match{f.Name + " saddr . " + f.Name + " daddr @" + f.Self, encode(
+		f.load(f.saddr, firstRegister), f.load(f.daddr, firstRegister+f.Size/4),
+		&expr.Lookup{SourceRegister: firstRegister, SetName: f.Self})}
 }
 
 // loadPort loads the destination port of TCP, UDP and SCTP.
@@ -250,4 +239,17 @@ func byGroup(name string, key expr.MetaKey, op expr.CmpOp, group uint32) match {
 		&expr.Cmp{Op: op, Register: firstRegister,
 			Data: binaryutil.NativeEndian.PutUint32(group)},
 	)}
+}
+
+// encode returns expressions in the encoding of a rule's message. It panics if the library cannot
+// encode an expression of this package.
+func encode(exprs ...expr.Any) (out []byte) {
+	for _, e := range exprs {
+		b, err := expr.Marshal(unix.NFPROTO_INET, e)
+		if err != nil {
+			panic(fmt.Sprintf("expression %T: %v", e, err))
+		}
+		out = nfnl.AppendAttribute(out, unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, b)
+	}
+	return out
 }

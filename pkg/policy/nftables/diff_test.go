@@ -6,21 +6,23 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/sets"
 )
 
 // missing returns the same keys for unions and for plain sets, regardless of the parts that two
 // unions share.
 func TestMissingOfUnionsDependsOnTheirKeysOnly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		pool := make([]elements, 6)
+		pool := make([]sets.Elements, 6)
 		for i := range pool {
-			pool[i] = elements{}
+			pool[i] = sets.Elements{}
 			for _, k := range rapid.SliceOfN(rapid.IntRange(0, 9), 0, 5).Draw(t, "part") {
-				pool[i][key([]byte{byte(k)})] = true
+				pool[i][sets.Key([]byte{byte(k)})] = true
 			}
 		}
-		draw := func() (u union, all elements) {
-			u, all = rapid.SliceOfN(rapid.SampledFrom(pool), 1, 5).Draw(t, "union"), elements{}
+		draw := func() (u sets.Union, all sets.Elements) {
+			u, all = rapid.SliceOfN(rapid.SampledFrom(pool), 1, 5).Draw(t, "union"), sets.Elements{}
 			for _, part := range u {
 				maps.Copy(all, part)
 			}

@@ -1,8 +1,7 @@
-package nftables
+package chains
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
@@ -28,14 +27,8 @@ var (
 	logOutside = bucket{20, 20}
 )
 
-// loggedFor and loggedRoom bound the elements of family.logged: sources with their shares.
-const (
-	loggedFor  = 10 * time.Second
-	loggedRoom = 1 << 14
-)
-
 // addDrops adds the chains of reasons in which packets are dropped. Their names are the reasons.
-func addDrops(to map[string]*chain, reasons ...string) {
+func addDrops(to map[string]*Chain, reasons ...string) {
 	for _, reason := range reasons {
 		if to[reason] == nil {
 			to[reason] = fixed(append(logDrops(reason), countDrop(reason))...)
@@ -44,21 +37,21 @@ func addDrops(to map[string]*chain, reasons ...string) {
 }
 
 // logDrops returns rules that send packets to a listener of nflog, if there is one.
-func logDrops(reason string) (rules []rule) {
+func logDrops(reason string) (rules []Rule) {
 	for _, f := range families {
-		share := match{"update @" + f.logged + " { " + f.name + " saddr " + logShare.text() + " }",
+		share := match{"update @" + f.Logged + " { " + f.Name + " saddr " + logShare.text() + " }",
 			encode(f.load(f.saddr, firstRegister),
-				&expr.Dynset{SrcRegKey: firstRegister, SetName: f.logged,
+				&expr.Dynset{SrcRegKey: firstRegister, SetName: f.Logged,
 					Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{logShare.limit()}})}
-		rules = append(rules, rule(f.is().and(fromInside(expr.CmpOpEq)).and(share).and(
+		rules = append(rules, Rule(f.is().and(fromInside(expr.CmpOpEq)).and(share).and(
 			logFamily.match()).and(log(reason))))
 	}
-	return append(rules, rule(fromInside(expr.CmpOpNeq).and(match(logDropsOfAll(reason)))))
+	return append(rules, Rule(fromInside(expr.CmpOpNeq).and(match(logDropsOfAll(reason)))))
 }
 
 // logDropsOfAll returns a rule that sends packets of all sources to a listener of nflog, without
 // shares.
-func logDropsOfAll(reason string) rule { return rule(logOutside.match().and(log(reason))) }
+func logDropsOfAll(reason string) Rule { return Rule(logOutside.match().and(log(reason))) }
 
 // log sends packets to the listener of nflog.
 func log(reason string) match {
@@ -94,9 +87,4 @@ func fromInside(op expr.CmpOp) match {
 		&expr.Cmp{Op: op, Register: firstRegister,
 			Data: binaryutil.NativeEndian.PutUint32(abi.PodGroup & mask)},
 	)}
-}
-
-// loggedSet returns the set to which rules add sources with their shares.
-func (f family) loggedSet() *set {
-	return &set{key: f.addr, elements: union{{}}, timeout: loggedFor, room: loggedRoom}
 }

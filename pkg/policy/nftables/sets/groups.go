@@ -1,4 +1,4 @@
-package nftables
+package sets
 
 import (
 	"crypto/sha256"
@@ -12,19 +12,19 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/arrange"
 )
 
-// group is what one rule allows: packets of any of the peers to any of the ports.
-type group arrange.Grant
+// Group is what one rule allows: packets of any of the peers to any of the ports.
+type Group arrange.Grant
 
 // Prefixes of the names of sets that this package makes from a plan's sets. A hash of the content
 // follows.
 const (
-	portsPrefix = "t"
+	PortsPrefix = "t"
 	unionPrefix = "u"
 )
 
-// peerSet returns the name of the set of the peers, without the suffix of a family. "" means all
+// PeerSet returns the name of the set of the peers, without the suffix of a family. "" means all
 // peers.
-func (g group) peerSet() string {
+func (g Group) PeerSet() string {
 	switch len(g.Peers) {
 	case 0:
 		return ""
@@ -37,8 +37,8 @@ func (g group) peerSet() string {
 // letterOf returns the first letter of a set's name, which denotes its kind.
 func letterOf(peer string) string { return peer[:min(1, len(peer))] }
 
-// portSet returns the name of the set of the ports, or "" if the group needs no set.
-func (g group) portSet() string {
+// PortSet returns the name of the set of the ports, or "" if the group needs no set.
+func (g Group) PortSet() string {
 	if len(g.Ports) < 2 {
 		return ""
 	}
@@ -46,7 +46,7 @@ func (g group) portSet() string {
 	for _, p := range g.Ports {
 		text = append(strconv.AppendInt(append(text, byte(p.Proto), ' '), int64(p.First), 10), ' ')
 	}
-	return portsPrefix + hashed(string(text))
+	return PortsPrefix + hashed(string(text))
 }
 
 // hashed shortens a text to a hash, as package policy does.
@@ -55,36 +55,36 @@ func hashed(text string) string {
 	return hex.EncodeToString(sum[:10])
 }
 
-// references are the sets that rules look up, by name.
-type references struct {
+// References are the sets that rules look up, by name.
+type References struct {
 	// ports are sets of ports.
-	ports map[string]*set
+	ports map[string]*Set
 	// peers are sets of a plan, without the suffix of a family.
 	peers map[string]bool
 	// unions are the peers of each union, without the suffix of a family.
 	unions map[string][]string
 	// boxes are the lines of each set of boxes, without the suffix of a family.
-	boxes map[string]boxes
+	boxes map[string]Boxes
 }
 
-func newReferences() references {
-	return references{map[string]*set{}, map[string]bool{}, map[string][]string{},
-		map[string]boxes{}}
+func newReferences() References {
+	return References{map[string]*Set{}, map[string]bool{}, map[string][]string{},
+		map[string]Boxes{}}
 }
 
-// referencesOf returns the references of the rules of a plan's chain; a is the arrangement of its
+// ReferencesOf returns the references of the rules of a plan's chain; a is the arrangement of its
 // lines.
-func referencesOf(from *policy.Chain, a arrange.Arrangement) references {
+func ReferencesOf(from *policy.Chain, a arrange.Arrangement) References {
 	r := newReferences()
 	for kind, lines := range a.Boxes {
-		if b := (boxes{arrange.BoxKind(kind), lines}); len(lines) > 0 {
-			r.boxes[b.name()] = b
+		if b := (Boxes{arrange.BoxKind(kind), lines}); len(lines) > 0 {
+			r.boxes[b.Name()] = b
 		}
 	}
 
 	for _, grant := range a.Grants {
-		g := group(grant)
-		if name := g.portSet(); name != "" && r.ports[name] == nil {
+		g := Group(grant)
+		if name := g.PortSet(); name != "" && r.ports[name] == nil {
 			r.ports[name] = portSet(g.Ports)
 		}
 		switch len(g.Peers) {
@@ -92,7 +92,7 @@ func referencesOf(from *policy.Chain, a arrange.Arrangement) references {
 		case 1:
 			r.peers[g.Peers[0]] = true
 		default:
-			r.unions[g.peerSet()] = g.Peers
+			r.unions[g.PeerSet()] = g.Peers
 		}
 	}
 
@@ -111,10 +111,10 @@ func referencesOf(from *policy.Chain, a arrange.Arrangement) references {
 var protoAndPort = nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)
 
 // portSet returns a set of single ports.
-func portSet(ports []policy.Interval) *set {
-	e := make(elements, len(ports))
+func portSet(ports []policy.Interval) *Set {
+	e := make(Elements, len(ports))
 	for _, p := range ports {
-		e[key([]byte{byte(p.Proto), 0, 0, 0, byte(p.First >> 8), byte(p.First), 0, 0})] = true
+		e[Key([]byte{byte(p.Proto), 0, 0, 0, byte(p.First >> 8), byte(p.First), 0, 0})] = true
 	}
-	return &set{key: protoAndPort, concat: true, elements: union{e}}
+	return &Set{Key: protoAndPort, Concat: true, Elements: Union{e}}
 }

@@ -1,4 +1,4 @@
-package nftables
+package sets
 
 import (
 	"slices"
@@ -13,7 +13,7 @@ const partLines = 64
 
 // keepSets keeps the sets to which chains refer, and drops the others. It makes a set only if it is
 // new or its peers changed.
-func (p *maker) keepSets(sets policy.SetMap) {
+func (p *Maker) keepSets(sets policy.SetMap) {
 	old := p.sets
 	p.sets, p.dependents = map[string]*made{}, map[string][]string{}
 	keep := func(name string, peers []string, make func() *made) {
@@ -46,7 +46,7 @@ func (p *maker) keepSets(sets policy.SetMap) {
 }
 
 // remakeSets makes the parts of sets again that contain one of the changed sets of the plan.
-func (p *maker) remakeSets(sets policy.SetMap, changed []string) {
+func (p *Maker) remakeSets(sets policy.SetMap, changed []string) {
 	is, dependents := map[string]bool{}, map[string]bool{}
 	for _, peer := range changed {
 		is[peer] = true
@@ -66,9 +66,9 @@ func (p *maker) remakeSets(sets policy.SetMap, changed []string) {
 				}
 			}
 			p.sets[name] = m
-		case len(b.lines) > 0 && b.kind == arrange.BoxPods:
+		case len(b.Lines) > 0 && b.Kind == arrange.BoxPods:
 			m := p.sets[name].copy()
-			for i := range m.byFamily[0].elements {
+			for i := range m.byFamily[0].Elements {
 				if lines := b.part(i); slices.ContainsFunc(lines, func(l policy.Line) bool {
 					return is[l.Peer]
 				}) {
@@ -76,7 +76,7 @@ func (p *maker) remakeSets(sets policy.SetMap, changed []string) {
 				}
 			}
 			p.sets[name] = m
-		case len(b.lines) > 0:
+		case len(b.Lines) > 0:
 			p.sets[name] = b.make(sets)
 		default:
 			p.sets[name] = &made{byFamily: peerSets(sets.Get(name))}
@@ -105,20 +105,20 @@ func unite(sets policy.SetMap, peers []string) *made {
 }
 
 // partsOf returns the elements of sets that are not unions.
-func partsOf(byFamily []*set) []elements {
-	out := make([]elements, len(byFamily))
+func partsOf(byFamily []*Set) []Elements {
+	out := make([]Elements, len(byFamily))
 	for i, s := range byFamily {
-		out[i] = s.elements[0]
+		out[i] = s.Elements[0]
 	}
 	return out
 }
 
 // copy returns a copy whose parts may be changed. The sets of a content must not change.
 func (m *made) copy() *made {
-	out := &made{byFamily: make([]*set, len(m.byFamily))}
+	out := &made{byFamily: make([]*Set, len(m.byFamily))}
 	for f, s := range m.byFamily {
 		own := *s
-		own.elements = slices.Clone(s.elements)
+		own.Elements = slices.Clone(s.Elements)
 		out.byFamily[f] = &own
 	}
 	return out
@@ -127,24 +127,24 @@ func (m *made) copy() *made {
 // grow makes room for n parts.
 func (m *made) grow(n int) {
 	for _, s := range m.byFamily {
-		s.elements = make(union, n)
+		s.Elements = make(Union, n)
 	}
 }
 
 // setPart sets one part, which has elements by family.
-func (m *made) setPart(i int, part []elements) {
+func (m *made) setPart(i int, part []Elements) {
 	for f, s := range m.byFamily {
-		s.elements[i] = part[f]
+		s.Elements[i] = part[f]
 	}
 }
 
 // changing returns the peers of lines that pods may change, sorted.
-func (b boxes) changing() (peers []string) {
-	if b.kind == arrange.BoxBlocks {
+func (b Boxes) changing() (peers []string) {
+	if b.Kind == arrange.BoxBlocks {
 		return nil
 	}
-	for i, l := range b.lines {
-		if i == 0 || b.lines[i-1].Peer != l.Peer {
+	for i, l := range b.Lines {
+		if i == 0 || b.Lines[i-1].Peer != l.Peer {
 			peers = append(peers, l.Peer)
 		}
 	}
@@ -152,36 +152,36 @@ func (b boxes) changing() (peers []string) {
 }
 
 // make returns the sets of boxes.
-func (b boxes) make(sets policy.SetMap) *made {
-	m := &made{byFamily: make([]*set, len(families))}
-	if b.kind == arrange.BoxPods {
-		for i, f := range families {
-			m.byFamily[i] = f.boxSet(b.kind)
+func (b Boxes) make(sets policy.SetMap) *made {
+	m := &made{byFamily: make([]*Set, len(Families))}
+	if b.Kind == arrange.BoxPods {
+		for i, f := range Families {
+			m.byFamily[i] = f.boxSet(b.Kind)
 		}
-		m.grow((len(b.lines) + partLines - 1) / partLines)
-		for i := range m.byFamily[0].elements {
+		m.grow((len(b.Lines) + partLines - 1) / partLines)
+		for i := range m.byFamily[0].Elements {
 			m.setPart(i, b.elementsByFamily(b.part(i), sets))
 		}
 		return m
 	}
 
-	for i, own := range b.elementsByFamily(b.lines, sets) {
-		if b.kind == arrange.BoxBlocks && len(own) == 0 {
+	for i, own := range b.elementsByFamily(b.Lines, sets) {
+		if b.Kind == arrange.BoxBlocks && len(own) == 0 {
 			continue
 		}
-		m.byFamily[i] = families[i].boxSet(b.kind)
-		m.byFamily[i].elements = union{own}
+		m.byFamily[i] = Families[i].boxSet(b.Kind)
+		m.byFamily[i].Elements = Union{own}
 	}
 	return m
 }
 
-func (b boxes) part(i int) []policy.Line {
-	return b.lines[i*partLines : min(len(b.lines), (i+1)*partLines)]
+func (b Boxes) part(i int) []policy.Line {
+	return b.Lines[i*partLines : min(len(b.Lines), (i+1)*partLines)]
 }
 
-func (b boxes) elementsByFamily(lines []policy.Line, sets policy.SetMap) []elements {
-	out := make([]elements, len(families))
-	for i, f := range families {
+func (b Boxes) elementsByFamily(lines []policy.Line, sets policy.SetMap) []Elements {
+	out := make([]Elements, len(Families))
+	for i, f := range Families {
 		out[i] = b.elementsOf(lines, f, sets)
 	}
 	return out

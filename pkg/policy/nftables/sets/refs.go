@@ -1,17 +1,17 @@
-package nftables
+package sets
 
-// counts holds the sets that the rules of all chains look up, by name, each with the number of
+// Counts holds the sets that the rules of all chains look up, by name, each with the number of
 // chains that look it up. The zero value is empty. A change costs time in proportion to the chains
 // that are added and removed.
-type counts struct {
-	references
+type Counts struct {
+	References
 	ofPorts, ofPeers, ofUnions, ofBoxes map[string]int
 }
 
-// add counts the references of a chain. The first of equal sets is kept.
-func (c *counts) add(r references) {
+// Add counts the references of a chain. The first of equal sets is kept.
+func (c *Counts) Add(r References) {
 	if c.ports == nil {
-		*c = counts{newReferences(), map[string]int{}, map[string]int{}, map[string]int{},
+		*c = Counts{newReferences(), map[string]int{}, map[string]int{}, map[string]int{},
 			map[string]int{}}
 	}
 	enter(c.ports, c.ofPorts, r.ports)
@@ -20,8 +20,8 @@ func (c *counts) add(r references) {
 	enter(c.boxes, c.ofBoxes, r.boxes)
 }
 
-// remove subtracts the references of a chain.
-func (c *counts) remove(r references) {
+// Remove subtracts the references of a chain.
+func (c *Counts) Remove(r References) {
 	leave(c.ports, c.ofPorts, r.ports)
 	leave(c.peers, c.ofPeers, r.peers)
 	leave(c.unions, c.ofUnions, r.unions)

@@ -1,4 +1,4 @@
-package nftables
+package sets
 
 import (
 	"encoding/binary"
@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/arrange"
@@ -24,40 +23,29 @@ import (
 var boxPrefixes = [arrange.BoxKinds]string{arrange.BoxBlocks: "xb", arrange.BoxPods: "xp",
 	arrange.BoxPodRanges: "xr"}
 
-// boxes are the lines of one set, sorted.
-type boxes struct {
-	kind  arrange.BoxKind
-	lines []policy.Line
+// Boxes are the lines of one set, sorted.
+type Boxes struct {
+	Kind  arrange.BoxKind
+	Lines []policy.Line
 }
 
-// name returns the name of the set of the lines, without the suffix of a family.
-func (b boxes) name() string {
-	text := make([]byte, 0, 40*len(b.lines))
-	for _, l := range b.lines {
+// Name returns the name of the set of the lines, without the suffix of a family.
+func (b Boxes) Name() string {
+	text := make([]byte, 0, 40*len(b.Lines))
+	for _, l := range b.Lines {
 		text = append(append(text, l.Peer...), ' ')
 		for _, n := range []int{int(l.Ports.Proto), int(l.Ports.First), int(l.Ports.Last)} {
 			text = append(strconv.AppendInt(text, int64(n), 10), ' ')
 		}
 	}
-	return boxPrefixes[b.kind] + hashed(string(text))
-}
-
-// inBoxes matches packets of the family whose peer, protocol and port are in a set.
-func (f family) inBoxes(d policy.Direction, set string) match {
-	name, offset := f.field(d, false)
-	proto := firstRegister + f.size/4
-	return match{name + " . meta l4proto . th dport @" + set, encode(
-		f.load(offset, firstRegister),
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: proto},
-		loadPort(proto+1),
-		&expr.Lookup{SourceRegister: firstRegister, SetName: set})}
+	return boxPrefixes[b.Kind] + hashed(string(text))
 }
 
 // boxSet returns a set of boxes of a family without elements. Only a set of single points has no
 // intervals.
-func (f family) boxSet(kind arrange.BoxKind) *set {
-	key, _ := nftables.ConcatSetType(f.addr, nftables.TypeInetProto, nftables.TypeInetService)
-	return &set{key: key, concat: true, interval: kind != arrange.BoxPods, elements: union{{}}}
+func (f Family) boxSet(kind arrange.BoxKind) *Set {
+	key, _ := nftables.ConcatSetType(f.Addr, nftables.TypeInetProto, nftables.TypeInetService)
+	return &Set{Key: key, Concat: true, Interval: kind != arrange.BoxPods, Elements: Union{{}}}
 }
 
 // boxOf returns the key of a point: an address, a protocol and a port.
@@ -71,16 +59,16 @@ func boxOf(a netip.Addr, proto policy.Proto, port uint16) []byte {
 func boxElement(kind arrange.BoxKind, b arrange.Box) string {
 	first := boxOf(b.Peers.First, b.Ports.Proto, b.Ports.First)
 	if kind == arrange.BoxPods {
-		return key(first)
+		return Key(first)
 	}
-	return keyRange + string(append(first, boxOf(b.Peers.Last, b.Ports.Proto, b.Ports.Last)...))
+	return KeyRange + string(append(first, boxOf(b.Peers.Last, b.Ports.Proto, b.Ports.Last)...))
 }
 
 // rangesOfPeer returns the addresses of a line's peer of one family as ranges.
-func rangesOfPeer(peer *policy.Set, all bool, f family) (out []policy.Range) {
-	i := slices.IndexFunc(families, func(g family) bool { return g.name == f.name })
+func rangesOfPeer(peer *policy.Set, all bool, f Family) (out []policy.Range) {
+	i := slices.IndexFunc(Families, func(g Family) bool { return g.Name == f.Name })
 	if all {
-		first, last := netip.IPv4Unspecified(), make([]byte, f.size)
+		first, last := netip.IPv4Unspecified(), make([]byte, f.Size)
 		if i == 1 {
 			first = netip.IPv6Unspecified()
 		}
@@ -95,7 +83,7 @@ func rangesOfPeer(peer *policy.Set, all bool, f family) (out []policy.Range) {
 	}
 	out = rangesOf(peer.Ranges, i)
 	for _, a := range peer.Addrs {
-		if indexOf(a) == i {
+		if IndexOf(a) == i {
 			out = append(out, policy.Range{First: a, Last: a})
 		}
 	}
@@ -104,25 +92,25 @@ func rangesOfPeer(peer *policy.Set, all bool, f family) (out []policy.Range) {
 
 // elementsOf returns the elements of lines of a family. The planner has refused lines that make too
 // many boxes.
-func (b boxes) elementsOf(lines []policy.Line, f family, sets policy.SetMap) elements {
+func (b Boxes) elementsOf(lines []policy.Line, f Family, sets policy.SetMap) Elements {
 	all := make([]arrange.Box, 0, len(lines))
 	for _, l := range lines {
 		for _, r := range rangesOfPeer(sets.Get(l.Peer), l.Peer == "", f) {
 			all = append(all, arrange.Box{Peers: r, Ports: l.Ports})
 		}
 	}
-	if b.kind != arrange.BoxPods {
+	if b.Kind != arrange.BoxPods {
 		all, _ = arrange.DisjointBoxes(all)
 	}
-	out := make(elements, len(all))
+	out := make(Elements, len(all))
 	for _, box := range all {
-		out[boxElement(b.kind, box)] = true
+		out[boxElement(b.Kind, box)] = true
 	}
 	return out
 }
 
-// some reports whether the peer of any line may have addresses of a family. absent holds the blocks
+// Some reports whether the peer of any line may have addresses of a family. absent holds the blocks
 // without such addresses.
-func (b boxes) some(absent map[string]bool) bool {
-	return slices.ContainsFunc(b.lines, func(l policy.Line) bool { return !absent[l.Peer] })
+func (b Boxes) Some(absent map[string]bool) bool {
+	return slices.ContainsFunc(b.Lines, func(l policy.Line) bool { return !absent[l.Peer] })
 }

@@ -1,4 +1,4 @@
-package nftables
+package chains
 
 import (
 	"cmp"
@@ -12,17 +12,18 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/arrange"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/sets"
 )
 
 // chainWriter makes the chains of a plan. Each chain of the plan becomes one chain of the kernel
 // per direction and family: the rules that lead there have checked the family.
 type chainWriter struct {
 	plan *policy.Plan
-	// boxed is the maker's field of the same name.
+	// boxed is Boxed of the Maker.
 	boxed bool
 	// old holds the chains of the previous plan.
-	old    map[string]*chain
-	chains map[string]*chain
+	old    map[string]*Chain
+	chains map[string]*Chain
 }
 
 // add adds the chains that enforce one direction of a plan's chain. It reuses chains of the
@@ -30,7 +31,7 @@ type chainWriter struct {
 func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 	var lines arrange.Arrangement
 	for i, f := range families {
-		name := chainPrefix[d] + from.Name + f.suffix
+		name := chainPrefix[d] + from.Name + f.Suffix
 		if w.chains[name] != nil {
 			return
 		}
@@ -43,21 +44,21 @@ func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 			continue
 		}
 
-		var refer references
+		var refer sets.References
 		if i == 0 {
 			lines = arrange.Arrange(from.Lines, w.boxed)
-			refer = referencesOf(from, lines)
+			refer = sets.ReferencesOf(from, lines)
 		}
 		rules := ruleWriter{direction: d, family: f, absent: w.absent(from, i),
 			options: w.plan.Options}
-		w.chains[behind] = &chain{refer: refer, make: func(c *fragments) []rule {
+		w.chains[behind] = &Chain{refer: refer, make: func(c *Fragments) []Rule {
 			if from.Open {
 				return rules.with(c).tier(from.Baseline, baseline, "")
 			}
 			return rules.with(c).isolating(lines)
 		}}
 		if behind != name {
-			w.chains[name] = &chain{make: func(c *fragments) []rule {
+			w.chains[name] = &Chain{make: func(c *Fragments) []Rule {
 				return append(rules.with(c).tier(from.Admin, admin, behind),
 					match{}.verdict(expr.VerdictGoto, behind))
 			}}
@@ -73,7 +74,7 @@ func (w *chainWriter) absent(from *policy.Chain, family int) (out map[string]boo
 	for _, lines := range [][]policy.Line{from.Admin, from.Lines, from.Baseline} {
 		for _, l := range lines {
 			if s := w.plan.Sets.Get(l.Peer); s != nil && s.Kind == policy.KindBlock &&
-				!ofFamily(s.Ranges, family) {
+				!sets.OfFamily(s.Ranges, family) {
 				if out == nil {
 					out = map[string]bool{}
 				}
@@ -84,9 +85,9 @@ func (w *chainWriter) absent(from *policy.Chain, family int) (out map[string]boo
 	return out
 }
 
-// fragments caches matches that many rules share. The zero value is ready. A cache lives only while
+// Fragments caches matches that many rules share. The zero value is ready. A cache lives only while
 // chains are written or compared.
-type fragments struct {
+type Fragments struct {
 	peers map[string]match // by the direction, the family and the name of the set
 	ports map[policy.Interval]match
 }
@@ -97,10 +98,10 @@ type ruleWriter struct {
 	family    family
 	absent    map[string]bool
 	options   policy.Options
-	cached    *fragments
+	cached    *Fragments
 }
 
-func (w ruleWriter) with(cached *fragments) *ruleWriter {
+func (w ruleWriter) with(cached *Fragments) *ruleWriter {
 	w.cached = cached
 	return &w
 }
@@ -114,13 +115,13 @@ func (w *ruleWriter) peer(name string) (m match, ok bool) {
 }
 
 // anyPeer returns a match for the peers of a group. ok is false if no packet can match.
-func (w *ruleWriter) anyPeer(g group) (m match, ok bool) {
+func (w *ruleWriter) anyPeer(g sets.Group) (m match, ok bool) {
 	if len(g.Peers) < 2 {
-		return w.peer(g.peerSet())
+		return w.peer(g.PeerSet())
 	}
 	for _, name := range g.Peers {
 		if !w.absent[name] {
-			return w.inSet(g.peerSet()), true
+			return w.inSet(g.PeerSet()), true
 		}
 	}
 	return m, false
@@ -128,11 +129,11 @@ func (w *ruleWriter) anyPeer(g group) (m match, ok bool) {
 
 // inSet matches packets whose peer is in a set, without the suffix of the family.
 func (w *ruleWriter) inSet(name string) match {
-	key := w.direction.String() + w.family.suffix + name
+	key := w.direction.String() + w.family.Suffix + name
 	m, has := w.cached.peers[key]
 	if !has {
-		if m = w.family.inSet(w.direction, false, name+w.family.suffix); isNamed(name) {
-			m = w.family.toNamed(name + w.family.suffix)
+		if m = w.family.inSet(w.direction, false, name+w.family.Suffix); sets.IsNamed(name) {
+			m = w.family.toNamed(name + w.family.Suffix)
 		}
 		if w.cached.peers == nil {
 			w.cached.peers = map[string]match{}
@@ -155,22 +156,22 @@ func (w *ruleWriter) ports(i policy.Interval) match {
 }
 
 // isolating returns the rules for the lines of NetworkPolicies.
-func (w *ruleWriter) isolating(lines arrange.Arrangement) (rules []rule) {
+func (w *ruleWriter) isolating(lines arrange.Arrangement) (rules []Rule) {
 	passes := func(m match) { rules = append(rules, m.verdict(expr.VerdictReturn, "")) }
 	for _, grant := range lines.Grants {
-		g := group(grant)
+		g := sets.Group(grant)
 		switch m, some := w.anyPeer(g); {
 		case !some:
 		case len(g.Ports) > 1:
-			passes(m.and(toPortsOf(g.portSet())))
+			passes(m.and(toPortsOf(g.PortSet())))
 		default:
 			// A port is compared faster than a peer is looked up, and seldom matches.
 			passes(w.ports(g.Ports[0]).and(m))
 		}
 	}
 	for kind, of := range lines.Boxes {
-		if b := (boxes{arrange.BoxKind(kind), of}); b.some(w.absent) {
-			passes(w.family.inBoxes(w.direction, b.name()+w.family.suffix))
+		if b := (sets.Boxes{Kind: arrange.BoxKind(kind), Lines: of}); b.Some(w.absent) {
+			passes(w.family.inBoxes(w.direction, b.Name()+w.family.Suffix))
 		}
 	}
 	passes(w.family.toItself())
@@ -178,6 +179,17 @@ func (w *ruleWriter) isolating(lines arrange.Arrangement) (rules []rule) {
 		passes(toNode())
 	}
 	return append(rules, drop(denied[w.direction]))
+}
+
+// inBoxes matches packets of the family whose peer, protocol and port are in a set.
+func (f family) inBoxes(d policy.Direction, set string) match {
+	name, offset := f.field(d, false)
+	proto := firstRegister + f.Size/4
+	return match{name + " . meta l4proto . th dport @" + set, encode(
+		f.load(offset, firstRegister),
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: proto},
+		loadPort(proto+1),
+		&expr.Lookup{SourceRegister: firstRegister, SetName: set})}
 }
 
 // addHooks adds the chains at hooks and the two that send packets to the chains of their groups.
@@ -195,14 +207,14 @@ func (w *chainWriter) addHooks() {
 		fromPods(expr.CmpOpEq).verdict(expr.VerdictJump, egress),
 		toPods(expr.CmpOpEq).verdict(expr.VerdictJump, ingress),
 	)
-	post.hook, post.priority = nftables.ChainHookPostrouting, priorityPost
+	post.Hook, post.Priority = nftables.ChainHookPostrouting, priorityPost
 	host := fixed(
 		fromPods(expr.CmpOpNeq).verdict(expr.VerdictAccept, ""),
 		setStamp(),
 		knownOrRelated().verdict(expr.VerdictAccept, ""), // The chain host_errors judged errors.
 		match{}.verdict(expr.VerdictJump, egress),
 	)
-	host.hook, host.priority = nftables.ChainHookInput, priorityInput
+	host.Hook, host.Priority = nftables.ChainHookInput, priorityInput
 	w.chains[abi.NFTPolicyPost], w.chains[abi.NFTPolicyHost] = post, host
 
 	w.chains[processes] = fixed(
@@ -217,12 +229,12 @@ func (w *chainWriter) addHooks() {
 }
 
 // fixed returns a chain of these rules.
-func fixed(rules ...rule) *chain {
-	return &chain{make: func(*fragments) []rule { return rules }}
+func fixed(rules ...Rule) *Chain {
+	return &Chain{make: func(*Fragments) []Rule { return rules }}
 }
 
 // dispatch returns the rules that send packets of one direction to the chains of their groups.
-func (w *chainWriter) dispatch(d policy.Direction) (rules []rule) {
+func (w *chainWriter) dispatch(d policy.Direction) (rules []Rule) {
 	// The group that is not isolated comes first: it is usually most pods, and dropMidstream
 	// follows it.
 	isolated := func(g *policy.Group) int {
@@ -235,7 +247,7 @@ func (w *chainWriter) dispatch(d policy.Direction) (rules []rule) {
 	opened := false
 	if d == policy.Egress {
 		for _, f := range families {
-			rules = append(rules, f.is().and(f.inSet(d, true, f.own)).verdict(expr.VerdictReturn, ""))
+			rules = append(rules, f.is().and(f.inSet(d, true, f.Own)).verdict(expr.VerdictReturn, ""))
 		}
 	}
 	for _, g := range groups {
@@ -243,11 +255,11 @@ func (w *chainWriter) dispatch(d policy.Direction) (rules []rule) {
 			rules, opened = append(rules, dropMidstream()), true
 		}
 		for _, f := range families {
-			m := f.is().and(f.inSet(d, true, f.members+g.Name))
+			m := f.is().and(f.inSet(d, true, f.Members+g.Name))
 			if g.Chains[d] == "" {
 				rules = append(rules, m.verdict(expr.VerdictReturn, ""))
 			} else {
-				rules = append(rules, m.verdict(expr.VerdictGoto, chainPrefix[d]+g.Chains[d]+f.suffix))
+				rules = append(rules, m.verdict(expr.VerdictGoto, chainPrefix[d]+g.Chains[d]+f.Suffix))
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package nftables
+package chains
 
 import (
 	"slices"
@@ -15,7 +15,7 @@ const behindAdmin = "_np"
 // tier returns the rules of a tier for packets of the family, in the order of its lines. Packets
 // that it denies go to the chain denial, and packets that it passes go to the chain pass. If pass
 // is empty, they return to the calling chain.
-func (w *ruleWriter) tier(lines []policy.Line, denial, pass string) (rules []rule) {
+func (w *ruleWriter) tier(lines []policy.Line, denial, pass string) (rules []Rule) {
 	doubted := map[policy.Interval]bool{}
 	for _, l := range lines {
 		if all := (policy.Interval{}); l.Doubts() && !doubted[l.Ports] && !doubted[all] {
@@ -43,28 +43,9 @@ func (w *ruleWriter) tier(lines []policy.Line, denial, pass string) (rules []rul
 // unknownPeer matches packets of the family whose peer has an address of pods that no known pod
 // has.
 func (f family) unknownPeer(d policy.Direction) match {
-	m := f.inSet(d, false, policy.SetRanges+f.suffix)
+	m := f.inSet(d, false, policy.SetRanges+f.Suffix)
 	name, _ := f.field(d, false)
-	known := policy.SetKnown + f.suffix
-	return match{m.text + " " + name + " != @" + known, slices.Concat(m.exprs,
+	known := policy.SetKnown + f.Suffix
+	return match{m.Text + " " + name + " != @" + known, slices.Concat(m.Exprs,
 		encode(&expr.Lookup{SourceRegister: firstRegister, SetName: known, Invert: true}))}
-}
-
-// shrinks reports whether less may be allowed than before. If a tier denies, even a new element of
-// a set may allow less.
-func (d *difference) shrinks(want *content) bool {
-	if len(d.addChains)+len(d.delChains)+len(d.refill) > 0 {
-		return true
-	}
-	for name := range d.remove {
-		if !isInside(name) {
-			return true
-		}
-	}
-	for name := range d.add {
-		if want.chains[admin] != nil && !isMembers(name) && !isInside(name) {
-			return true
-		}
-	}
-	return false
 }
