@@ -34,7 +34,7 @@ import (
 const patience = 10 * time.Second
 
 // recordOf writes the record of a pod of the namespace shop, and returns its link.
-func recordOf(t *testing.T, dir, name string, addrs ...string) string {
+func recordOf(t testing.TB, dir, name string, addrs ...string) string {
 	t.Helper()
 	r := pod.Record{Network: "kubeveil", ContainerID: "container-of-" + name, IfName: "eth0",
 		HostLink: pod.HostLink("container-of-"+name, "eth0"), MTU: 1400,
@@ -51,12 +51,12 @@ func recordOf(t *testing.T, dir, name string, addrs ...string) string {
 // node is a network namespace with the guard's nftables table, and a Feature that listens in it.
 type node struct {
 	*nettest.NS
-	t   *testing.T
+	t   testing.TB
 	dir string
 	f   *Feature
 }
 
-func newNode(t *testing.T) *node {
+func newNode(t testing.TB) *node {
 	t.Helper()
 	n := &node{NS: nettest.NewNS(t), t: t, dir: t.TempDir()}
 	n.Run(t, chains.Pods().Replace)

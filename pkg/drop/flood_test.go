@@ -1,7 +1,10 @@
 package drop
 
 import (
+	"encoding/binary"
 	"net"
+	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,7 +12,21 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
+
+// datagram returns a broadcast frame with a UDP datagram of 4 bytes from port 4096 to port 8192.
+func datagram(src, dst [4]byte) []byte {
+	head := slices.Concat([]byte{0x45, 0, 0, 32, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0}, src[:],
+		dst[:])
+	var sum uint32
+	for i := 0; i < len(head); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(head[i:]))
+	}
+	binary.BigEndian.PutUint16(head[10:], ^uint16(sum>>16+sum&0xffff))
+	return slices.Concat([]byte{255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1, 8, 0}, head,
+		[]byte{0x10, 0, 0x20, 0, 0, 12, 0, 0, 1, 2, 3, 4})
+}
 
 // cpu returns the CPU time of the process or the calling thread. who is as in getrusage(2).
 func cpu(who int) (time.Duration, error) {
@@ -18,68 +35,148 @@ func cpu(who int) (time.Duration, error) {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano()), err
 }
 
-// flood sends datagrams from a pod to the node for the time lasts. It returns the number of
-// datagrams and the CPU time. The calling thread must be in the pod's network namespace.
-func flood(lasts time.Duration) (sent int, took time.Duration, err error) {
-	before, err := cpu(unix.RUSAGE_THREAD)
-	if err != nil {
-		return 0, 0, err
-	}
-	c, err := net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(198, 18, 1, 1), Port: 7777})
-	if err != nil {
-		return 0, 0, err
-	}
-	defer c.Close()
-
-	for began := time.Now(); time.Since(began) < lasts; {
-		for range 1000 {
-			if _, err := c.Write([]byte("kubeveil")); err != nil {
-				return sent, 0, err
-			}
-			sent++
-		}
-	}
-	after, err := cpu(unix.RUSAGE_THREAD)
-	return sent, after - before, err
+// flooded is a node with a Feature, and a link of another namespace from which all frames are
+// dropped for one reason.
+type flooded struct {
+	f      *Feature
+	reason string
+	from   *nettest.NS
+	link   string
+	frame  []byte
 }
 
-// One core sends forged packets as fast as it can. All are counted, few are sampled, and the others
-// count as skipped.
-func TestFloodIsCountedAndSampledWithinItsLimits(t *testing.T) {
-	n := newNode(t)
-	scanner := n.addPod("scanner", 1)
-	send(t, scanner, 1, 1) // It learns a neighbour.
-	nettest.Until(t, patience, "a first sample", func() bool { return len(n.forged("")) > 0 })
+// floods are ways by which packets are dropped.
+var floods = map[string]func(t testing.TB, flood func(flooded)){
+	"program": func(t testing.TB, flood func(flooded)) {
+		n := newGuarded(t)
+		n.veild(func(f *Feature) { flood(flooded{f, inRange, n.peer, "u0", forged()}) })
+	},
+	"nftables": func(t testing.TB, flood func(flooded)) {
+		n := newNode(t)
+		flood(flooded{n.f, chains.Spoofed, n.addPod("scanner", 1), "eth0",
+			datagram([4]byte{198, 18, 1, 9}, [4]byte{198, 18, 1, 1})})
+	},
+}
 
-	before, err := cpu(unix.RUSAGE_SELF)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const lasts = time.Second
-	var sent int
-	var sender time.Duration
-	scanner.Run(t, func() (err error) {
-		sent, sender, err = flood(lasts)
+// send sends the frame again and again for the time lasts, from one thread. It returns the number
+// of frames and the CPU time of the thread.
+func (d flooded) send(lasts time.Duration) (sent uint64, took time.Duration, err error) {
+	err = d.from.Do(func() error {
+		i, err := net.InterfaceByName(d.link)
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: i.Index}); err != nil {
+			return err
+		}
+
+		before, err := cpu(unix.RUSAGE_THREAD)
+		if err != nil {
+			return err
+		}
+		for began := time.Now(); time.Since(began) < lasts; {
+			for range 1000 {
+				if _, err := unix.Write(fd, d.frame); err != nil {
+					return err
+				}
+				sent++
+			}
+		}
+		took, err = cpu(unix.RUSAGE_THREAD)
+		took -= before
 		return err
 	})
-	after, err := cpu(unix.RUSAGE_SELF)
-	if err != nil {
-		t.Fatal(err)
-	}
+	return sent, took, err
+}
 
-	var dropped, skipped uint64
-	nettest.Until(t, patience, "the count", func() bool {
-		counts, err := n.f.counts()
+// expect waits until all sent packets are counted, and each has a sample or counts as skipped. It
+// fails the test if a second has more than 200 samples. It returns the number of samples.
+func (d flooded) expect(t testing.TB, before, sent uint64) int {
+	t.Helper()
+	var packets []telemetry.DroppedPacket
+	nettest.Until(t, patience, "each packet is counted, and is a sample or skipped", func() bool {
+		counts, err := d.f.counts()
 		if err != nil {
 			t.Fatal(err)
 		}
-		dropped, skipped = counts.dropped[chains.Spoofed], n.f.tally.skipped(counts)[chains.Spoofed]
-		return uint64(len(n.forged("")))+skipped == dropped
+		packets, _ = d.f.ring.After(0, query{reason: d.reason}.matches)
+		dropped := counts.dropped[d.reason]
+		return dropped == before+sent &&
+			uint64(len(packets))+d.f.tally.skipped(counts)[d.reason] == dropped
 	})
-	samples := len(n.forged(""))
-	t.Logf("%d packets sent in %v, %d dropped, %d samples; %v of CPU time beside the sender's %v",
-		sent, lasts, dropped, samples, after-before-sender, sender)
-	if samples > 200 || dropped < uint64(sent)/2 {
-		t.Errorf("%d samples of %d packets, of which %d were dropped", samples, sent, dropped)
+
+	for i, first := range packets {
+		later := packets[i:]
+		within := slices.IndexFunc(later, func(p telemetry.DroppedPacket) bool {
+			return p.Time.Sub(first.Time) >= time.Second
+		})
+		if within > 200 || within < 0 && len(later) > 200 {
+			t.Errorf("more than 200 samples in the second from %s", first.Time)
+			break
+		}
+	}
+	return len(packets)
+}
+
+// One core sends forged frames as fast as it can. All are counted, few are sampled, and the others
+// count as skipped.
+func TestFloodIsCountedAndSampledWithinItsLimits(t *testing.T) {
+	for name, run := range floods {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(d flooded) {
+				sent, _, err := d.send(200 * time.Millisecond)
+				if err != nil {
+					t.Fatal(err)
+				}
+				samples := d.expect(t, 0, sent)
+				if t.Logf("%d samples of %d packets", samples, sent); samples < 10 {
+					t.Error("too few samples")
+				}
+			})
+		})
+	}
+}
+
+// BenchmarkFlood measures what the samples of a flood for five seconds cost.
+func BenchmarkFlood(b *testing.B) {
+	const lasts = 5 * time.Second
+	for name, run := range floods {
+		b.Run(name, func(b *testing.B) {
+			run(b, func(d flooded) {
+				total := uint64(0)
+				for b.Loop() {
+					var before, after runtime.MemStats
+					runtime.GC()
+					runtime.ReadMemStats(&before)
+					began, err := cpu(unix.RUSAGE_SELF)
+					if err != nil {
+						b.Fatal(err)
+					}
+					sent, sender, err := d.send(lasts)
+					if err != nil {
+						b.Fatal(err)
+					}
+					ended, err := cpu(unix.RUSAGE_SELF)
+					if err != nil {
+						b.Fatal(err)
+					}
+
+					samples := d.expect(b, total, sent)
+					total += sent
+					runtime.GC()
+					runtime.ReadMemStats(&after)
+					b.ReportMetric(float64(sent)/lasts.Seconds(), "packets/s")
+					b.ReportMetric(float64(sent)/sender.Seconds(), "packets/sender-cpu-s")
+					b.ReportMetric(float64(samples), "samples")
+					b.ReportMetric(100*(ended-began-sender).Seconds()/lasts.Seconds(), "veild-%-of-a-core")
+					b.ReportMetric((float64(after.HeapAlloc)-float64(before.HeapAlloc))/(1<<20), "MiB-more")
+				}
+			})
+		})
 	}
 }
