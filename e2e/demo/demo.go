@@ -67,7 +67,7 @@ func lead(api bool) string {
 	return "Three nodes, a pod on each, every pod talking to every other over TCP and UDP, IPv4 " +
 		"and IPv6: " +
 		"once over the reference network, once over Kubeveil" + services + ". " +
-		"A sniffer on the wire of both looks for what must not be there."
+		"A sniffer on both wires looks for frames that must not be there."
 }
 
 // show runs the steps of the demonstration.
@@ -119,7 +119,7 @@ func (d *demo) judge() error {
 		ControlPlaintext: control.Plaintext}
 	d.say("sniffers: %d frames of ours, %d in clear; %d frames of the reference network, "+
 		"%d in clear", ours.Frames, ours.Plaintext, control.Frames, control.Plaintext)
-	outcome, allowed := "nothing but what is allowed", "tunnel or neighbour discovery"
+	outcome, allowed := "only allowed frames", "tunnel or neighbour discovery"
 	if d.api {
 		allowed = "tunnel, neighbour discovery, or the API server"
 	}
@@ -137,8 +137,8 @@ func (d *demo) judge() error {
 
 	for i, n := range []*network{d.clear, d.ours} {
 		n.capture.Verdict = []string{"An observer of the wire can read every payload.",
-			"Between nodes there is WireGuard and nothing else: which pods talk, and what, is not " +
-				"on the wire. Which nodes talk, when and how much, is."}[i]
+			"Between nodes there is only WireGuard. An observer of the wire cannot read which " +
+				"pods talk or what they send, but can see which nodes talk, when and how much."}[i]
 		d.report.Sides = append(d.report.Sides, n.capture)
 	}
 

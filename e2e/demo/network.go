@@ -111,7 +111,7 @@ func (d *demo) newBeside(ctx context.Context) (*network, error) {
 	if _, err := d.messagesTo(ctx, n.pods[0], n.pods[1].Addrs); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
-	d.say("%s: two nodes, a pod on each, to measure beside", n.title)
+	d.say("%s: two nodes, a pod on each, to compare with", n.title)
 	return n, nil
 }
 
@@ -171,10 +171,10 @@ func (d *demo) talk(ctx context.Context, n *network) error {
 		d.say("%s: %d messages to the addresses of a service with backends on two other nodes, "+
 			"all answered", n.title, served)
 		d.report.Notes = append(d.report.Notes,
-			fmt.Sprintf("While the sniffers listened, the pod of the first node sent %d messages "+
-				"more to the addresses of a service, all answered by its backends, the pods of "+
-				"the two other nodes. There is no kube-proxy: eBPF at the pod's sockets puts a "+
-				"backend's address in place of the service's.", served))
+			fmt.Sprintf("While the sniffers listened, the pod of the first node also sent %d "+
+				"messages to the addresses of a service. Its backends, the pods of the two other "+
+				"nodes, answered all. There is no kube-proxy: eBPF at the pod's sockets replaces "+
+				"the service's address by a backend's address.", served))
 	}
 
 	return nil
@@ -240,26 +240,26 @@ var labels = map[string]string{caseTCP: "TCP, 1 stream, pod to pod",
 // notes returns the notes below the figures of the report.
 func (d *demo) notes() []string {
 	notes := []string{
-		"Not tried here: what host processes of nodes send to each other, what pods send out of the " +
-			"cluster (both in clear by design), volumes, and a kernel with WireGuard. " +
-			"docs/security.md lists every exception.",
+		"Not part of this demonstration: traffic between host processes of nodes and traffic " +
+			"from pods to the outside (both in clear by design), volumes, and a kernel with " +
+			"WireGuard. docs/security.md lists every exception.",
 		"The sniffers listen on the bridge between the nodes and on each of its ports, from " +
-			"before the first node exists. The figures were taken after they had ended.",
+			"before the first node exists. Speed was measured after they had ended.",
 		"The frames were captured on the underlay link of the first node; the dump begins with " +
-			"the Ethernet header. Marked is the text that all pods send.",
+			"the Ethernet header. The text that all pods send is marked.",
 		"Between namespaces there is no wire: the network in clear runs at the speed of memory, " +
 			"and encryption shares two cores with everything else. `make bench-lab` " +
 			"compares over " +
 			"a link of limited rate and against a bare WireGuard.",
 	}
 	if d.api {
-		notes = append(notes, "Pod to service is pod to pod by the address of a service with that "+
-			"pod as its only backend. In clear is pod to pod for both: the reference network has "+
-			"no services. `make bench-service` compares with the rules of kube-proxy, haproxy and "+
-			"no service at all.",
-			"What a NetworkPolicy forbids is counted on the receiving pod's link, and as dropped in "+
-				"its node's kernel. The pod that is allowed sends afterwards by the same way: when it "+
-				"is answered, nothing that was forbidden is under way.")
+		notes = append(notes, "Pod to service uses the address of a service whose only backend is "+
+			"that pod. Both rows have the same figure in clear, from pod to pod, because the "+
+			"reference network has no services. `make bench-service` compares with the rules of "+
+			"kube-proxy, haproxy and no service at all.",
+			"Forbidden packets are counted at the receiving pod's link, and as drops in its node's "+
+				"kernel. Afterwards the allowed pod sends by the same path: once it is answered, no "+
+				"forbidden packet can still be on its way.")
 	}
 	return notes
 }
@@ -273,8 +273,9 @@ func (d *demo) noteTunnel(ctx context.Context) error {
 	note := "The tunnel here is the kernel's WireGuard."
 	if len(s.Devices) > 0 && s.Devices[0].Kind == string(tunnel.Userspace) {
 		d.userspace = true
-		note = "The tunnel here is the userspace worker veil-wg with its own engine, since this " +
-			"kernel has no WireGuard: figures of the kernel's are in docs/performance.md."
+		note = "The tunnel here is the userspace worker veil-wg with its own engine, because " +
+			"this kernel has no WireGuard. docs/performance.md has figures of WireGuard in the " +
+			"kernel."
 	}
 	d.say("%s", note)
 	d.report.Lead += " " + note

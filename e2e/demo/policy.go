@@ -41,7 +41,7 @@ func (d *demo) policy(ctx context.Context) error {
 	}
 
 	if err := d.judged(ctx, pods,
-		"A pod sends to another, whose NetworkPolicy allows a third one only"); err != nil {
+		"A pod sends to a pod whose NetworkPolicy allows only a third pod"); err != nil {
 		return err
 	}
 	node := pods.server.Node
@@ -123,8 +123,8 @@ type verdict struct {
 // refusal returns the report's row of an attempt. The row is OK only if packets were dropped and
 // the allowed pod was answered, because otherwise the attempt proves nothing.
 func (v verdict) refusal(what string) report.Refusal {
-	r := report.Refusal{What: what, Want: "dropped by the receiver's node; the third is answered",
-		Got: fmt.Sprintf("%d packets arrived, policy_ingress +%d; %d messages of the third answered",
+	r := report.Refusal{What: what, Want: "dropped by the receiver's node; the third pod is answered",
+		Got: fmt.Sprintf("%d packets arrived, policy_ingress +%d; %d messages of the third pod answered",
 			v.forbidden, v.dropped, v.answered)}
 	switch {
 	case v.connected > 0:

@@ -16,7 +16,7 @@ func TestVerdictOfAPolicy(t *testing.T) {
 		got    string
 	}{
 		"as it should be": {func(*verdict) {}, true,
-			"0 packets arrived, policy_ingress +22; 80 messages of the third answered"},
+			"0 packets arrived, policy_ingress +22; 80 messages of the third pod answered"},
 		"one packet arrives":       {func(v *verdict) { v.forbidden = 1 }, false, "1 packets arrived"},
 		"a connection comes about": {func(v *verdict) { v.connected = 1 }, false, "1 connections"},
 		"nothing was dropped":      {func(v *verdict) { v.dropped = 0 }, false, "policy_ingress +0"},

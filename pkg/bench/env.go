@@ -96,10 +96,11 @@ func (r *Result) Caveat() string {
 	}
 	switch r.Platform {
 	case Namespaces:
-		return "Namespaces on one kernel, " + cores + ": ratios mean something, absolutes do not."
+		return "Namespaces on one kernel, " + cores +
+			": ratios are meaningful, absolute values are not."
 	case Emulated:
 		return "Emulated machines on " + cores +
-			": ratios of two emulated things mean something, absolutes do not."
+			": ratios of two emulated sides are meaningful, absolute values are not."
 	case SEVSNP, TDX:
 		return "Confidential machines (" + r.Platform + "), " + cores + "."
 	}

@@ -40,13 +40,13 @@ func (s *run) notes() (notes []string) {
 		{latencies, s.latencyNotes()},
 		{[]string{partFailure, partFailure6}, []string{
 			fmt.Sprintf("%d clients of each kind in a pod and as many on the node send a request "+
-				"every %v, over a connection each, without time limits. A wait is from the "+
-				"fault until the last of a kind was answered a request that it began after the "+
-				"fault; of the last fault, from when the server is back.", client.HeldEach,
-				client.HeldPeriod),
+				"every %v, over a connection each, without time limits. A wait begins at the "+
+				"fault or, for the last fault, when the server is back. It ends when every client "+
+				"of a kind has an answer to a request that it began after the fault.",
+				client.HeldEach, client.HeldPeriod),
 			fmt.Sprintf("%d watches in the pod and as many on the node follow an object that is written "+
 				"every %v, and resume at the last version that they saw (client-go's RetryWatcher). A "+
-				"wait is until the first event of what was written after the fault.",
+				"wait ends at the first event of a write after the fault.",
 				client.Watchers,
 				client.WritePeriod),
 			"Lost packets are dropped, while the server's link is up and its address resolves."}},
@@ -56,9 +56,10 @@ func (s *run) notes() (notes []string) {
 				"node each make a connection every %v; one without an answer in %v is lost.",
 				client.FreshPeriod, client.FreshLimit)}},
 		{[]string{partWell}, []string{
-			"A kube-apiserver is not ready because its connections to etcd are reset. What needs no " +
-				"etcd, such as /version, works. Packets of a slow one wait in NFQUEUE: not all kernels " +
-				"have netem. A connection counts as closed when it ended before its client closed it."}},
+			"A kube-apiserver is not ready because its connections to etcd are reset. Paths that " +
+				"need no etcd, such as /version, work. Packets of a slow server wait in NFQUEUE, " +
+				"because not all kernels have netem. A connection counts as closed if its client " +
+				"did not close it."}},
 		{[]string{partRestart}, []string{
 			fmt.Sprintf("Rolling restart: %d clients of client-go with its defaults, each with five "+
 				"requests per second, and two kube-apiservers with %s. Connections are counted in the "+
@@ -84,16 +85,17 @@ func (s *run) latencyNotes() []string {
 		fmt.Sprintf("Load is an open loop over %d connections. A latency counts from the moment "+
 			"at which its request was due, so waiting for anything counts.", connections),
 		"\"Direct\" dials a server's own address from the same place on the same node. " +
-			"\"Again\" is the same once more: what the two differ by is noise.",
-		"CPU is all that is not idle on the machine in the time that counts: clients, servers, " +
+			"\"Again\" repeats the same measurement, so the difference between the two is noise.",
+		"CPU is the busy time of the whole machine during the measurement: clients, servers, " +
 			"proxies and kernel.",
-		"A gate is kept below its limit, or where ours differs from direct by no more than the " +
+		"A gate passes below its limit, or if ours differs from direct by no more than the " +
 			"control did in its worst round.",
-		"Proxies listen on loopback of the node, so their network is shorter than that of a proxy " +
-			"on a machine of its own. The proxy that re-encrypts has the shape of KubeGateway and " +
-			"is not KubeGateway: it is Go's httputil.ReverseProxy with impersonation.",
-		"veild's probes of the servers are not in the latencies: they are there whichever address " +
-			"a client dials.",
+		"Proxies listen on loopback of the node, so their network is shorter than that of a " +
+			"proxy on a machine of its own. The proxy that re-encrypts has the shape of " +
+			"KubeGateway and is not KubeGateway: it is Go's httputil.ReverseProxy with " +
+			"impersonation.",
+		"Latencies do not contain the cost of veild's probes of the servers, because it does not " +
+			"depend on the address that a client dials.",
 		"A host process reaches entry 0 by the service's address, or by an address of " +
 			"services.apiFrontends, which is in the kubeconfigs of kubelets.",
 		fmt.Sprintf("%d rounds of samples of %v, order drawn with seed %d.", s.Rounds, s.Sample,
@@ -118,8 +120,8 @@ func (s *run) tables() (all []report.Table) {
 func (s *run) sides() report.Table {
 	t := report.Table{Title: "All sides",
 		Note: "Medians of the rounds, and of the rounds' ratios to direct. CPU covers all " +
-			"parties, per 10,000 requests. The last column is by how many requests the " +
-			"servers' count and the clients' differ, of all rounds.",
+			"parties, per 10,000 requests. The last column is the difference between the " +
+			"requests that servers counted and clients counted, over all rounds.",
 		Head: []string{"GET/s", "side", "P50, µs", "to direct", "P99, µs", "to direct",
 			"CPU, ms", "to direct",
 			"requests off"}}

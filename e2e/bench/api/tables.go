@@ -11,8 +11,8 @@ import (
 // failures returns a table with a row for each fault and kind of client.
 func (s *run) failures() report.Table {
 	t := report.Table{Title: "API servers that fail: how long clients with a connection wait",
-		Note: "Milliseconds until the first good request, or the first event of a watch. The worst " +
-			"is over all clients and all times.",
+		Note: "Milliseconds until the first good request, or the first event of a watch. The " +
+			"worst is over all clients and all times.",
 		Head: []string{"fault", "client", "median", "worst", "over IPv6: median", "worst",
 			"events missed"}}
 
@@ -60,8 +60,8 @@ func titleOf(kind string) string {
 // others returns a table with a row for each other case of the parts that use a lab.
 func (s *run) others() report.Table {
 	t := report.Table{Title: "API servers in trouble, restarted, and probed",
-		Note: "The last column is what the same server costs that no node probes. A server without " +
-			"connections counts as one with one.",
+		Note: "The last column is the same server without nodes that probe it. A server without " +
+			"connections counts as a server with one connection.",
 		Head: []string{"what", "measured", "without probes"}}
 	names := []string{caseHang + suffixWorst, caseHangClosed}
 	for _, trouble := range troubles {

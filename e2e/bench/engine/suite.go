@@ -122,8 +122,7 @@ func (s *run) Report() *report.Report {
 
 var notes = []string{
 	"Pods, nodes and the wire between them are network namespaces of one machine.",
-	"All sides are measured in each round, in an order that is drawn; ratios are of " +
-		"one round.",
+	"All sides are measured in each round, in random order. Ratios compare values of one round.",
 	"CPU covers the two device processes, in core-seconds per 10^9 bytes.",
 	"udp is the highest rate of payload, datagrams of 1,300 bytes, at which at most 0.5 % " +
 		"are lost. The TUNs of all sides hold 10,000 packets. A system call sends one " +
@@ -135,14 +134,14 @@ var notes = []string{
 		"They carry TCP only, and pay for each connection.",
 	"Idle peers are 1,000 with a session and persistent keepalives of 25 s; CPU is of one core.",
 	"Latencies are round trips of 64-byte datagrams, in microseconds.",
-	"An upgrade replaces a device process under a stream that is to carry 1 Gbit/s and " +
-		"1,000 datagrams a second each way. upgrade_stream is what was carried.",
-	"A pause is the longest one-way time of a datagram while a process is replaced, or for " +
-		"the same time without a handover.",
-	"garbage_first_packet is from the configuration of a peer to its first datagram, beside " +
-		"10,000 random messages a second.",
-	"upgrade_stood_still_1000 and _10000 are upgrades of a device with so many peers that " +
-		"have sessions.",
+	"An upgrade replaces a device process under a stream of 1 Gbit/s and 1,000 datagrams per " +
+		"second in each direction. upgrade_stream is the rate that arrived.",
+	"A pause is the longest one-way time of a datagram while a process is replaced, or during " +
+		"an equal time without a handover.",
+	"garbage_first_packet is the time from the configuration of a peer to its first datagram, " +
+		"while 10,000 random messages arrive per second.",
+	"upgrade_stood_still_1000 and _10000 are upgrades of a device with sessions with that many " +
+		"peers.",
 }
 
 // eachMTU calls measure for each MTU. After an error it continues with the next MTU.

@@ -45,24 +45,23 @@ var labels = map[string]string{
 }
 
 var notes = []string{
-	"bare wireguard-go: the same pods, veths, routes and engine; only the device in the routes " +
-		"between nodes is another, with the same MTU and the same queue length, " +
-		"and veild is stopped meanwhile so that it cannot put the routes back. The device of " +
-		"either side must have carried the bytes that were measured.",
+	"bare wireguard-go: the same pods, veths, routes and engine. Only the routes between nodes " +
+		"use another device, with the same MTU and queue length. veild is stopped for that time, " +
+		"so that it does not restore the routes. The counters of each side's device must contain " +
+		"the bytes that were measured.",
 	"in clear: pods of the reference plugins ptp and host-local with plain routes, over a bridge " +
 		"whose ports are limited by tbf in the same way; " +
 		"tbf counts the headers of each frame that a segmented packet becomes, so the rate is " +
 		"that of a wire.",
-	"CNI ADD is compared for IPv4 alone: with IPv6 the reference ptp waits more than a " +
-		"second for " +
-		"duplicate address detection, and the comparison would be won by that.",
-	"CPU of veild is its own process, a share of one core, from /proc/PID/stat. The time of a " +
-		"changed peer begins when the source has read it and is taken from veild's log.",
-	"UDP: bisection to 2 %; a rate that loses more than 0.5 % is tried a second time before it " +
-		"counts as too high. Loss is what was sent and did not arrive. Datagrams fill one packet " +
-		"of the pod's MTU.",
+	"CNI ADD is compared only for IPv4, because with IPv6 the reference plugin ptp waits more " +
+		"than a second for duplicate address detection, which would decide the comparison.",
+	"CPU of veild is its own process, as a share of one core, from /proc/PID/stat. The time of a " +
+		"changed peer begins when the source has read it, and is read from veild's log.",
+	"UDP: bisection to 2 %; a rate that loses more than 0.5 % is measured a second time before " +
+		"it counts as too high. Loss is the share of sent datagrams that did not arrive. " +
+		"Datagrams fill one packet of the pod's MTU.",
 	"Throughput is payload received. CPU is busy time of the whole machine, load generator " +
 		"included, from /proc/stat.",
-	"The leak oracle watched while the labs were built and pods exchanged messages; it was ended " +
-		"before throughput was measured, because it costs CPU.",
+	"The leak oracle read all frames while the labs were built and pods exchanged messages. It " +
+		"ended before throughput was measured, because it costs CPU.",
 }

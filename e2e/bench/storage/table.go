@@ -48,7 +48,7 @@ func (s *run) matrix() report.Table {
 	t := report.Table{
 		Title: "Reads and writes", Head: []string{"disk", "job", "plain", "ours", "to plain",
 			"cryptsetup", "to cryptsetup", "core-s/GB, ours to plain"},
-		Note: "Medians; the relations are medians of the ratios formed in each round.",
+		Note: "Medians; relations are medians of the ratios of each round.",
 	}
 
 	for _, d := range s.disks {
@@ -84,9 +84,9 @@ func change(ratio float64) string {
 // relative to the same disk in clear.
 func published() report.Table {
 	return report.Table{
-		Title: "Beside published figures: what encryption costs against the same disk in clear",
+		Title: "Published figures: the cost of encryption against the same disk in clear",
 		Head:  []string{"", "IOPS", "bandwidth"},
-		Note:  "From other machines, and to be read as such.",
+		Note:  "These figures are from other machines, so only their order of magnitude compares.",
 		Rows: [][]string{
 			{"Constellation 2.14, GCP, kubestr", "−10 %", "about equal"},
 			{"Constellation 2.14, Azure, kubestr", "about equal", "−15 %"},
@@ -102,26 +102,25 @@ func (s *run) notes() []string {
 		fmt.Sprintf("All three sides have a partition of %d MiB of payload on the same disk, "+
 			"which begins 4 MiB into it, so they share the disk's limits; fio runs on the "+
 			"mapping, without a file system.", s.Room/mib),
-		"The disks are files of the machine's host, in its memory for the most part; qemu " +
-			"sets the limits. The one without limits was written once before. What is " +
-			"compared are the " +
-			"mappings, not disks.",
-		fmt.Sprintf("Of what is held against cryptsetup on the disk without limits, each side is "+
-			"measured %d times in a round. The tables of ours and of cryptsetup's mapping were "+
-			"compared before: they differ in key and device alone.", freeTurns),
+		"The disks are files of the host, mostly in its memory; qemu sets the limits. The disk " +
+			"without limits was written once before. The comparison is between mappings, not " +
+			"between disks.",
+		fmt.Sprintf("For the comparison with cryptsetup on the disk without limits, each side is "+
+			"measured %d times per round. A check before it showed that the tables of both "+
+			"mappings differ only in key and device.", freeTurns),
 		fmt.Sprintf("Class %q: cryptsetup has the same cipher (aes-xts-plain64, 512-bit key), "+
 			"sectors of 4096 bytes, offset and flags, and PBKDF2 with 1000 iterations, the "+
-			"cheapest that it takes.", s.Tuning),
-		fmt.Sprintf("kubestr's job is the published text but for the time (%v for 15 s), the size "+
-			"(a quarter of the payload for 2 GiB) and the device for a file. Constellation's is "+
-			"4k and 1024k with a queue of 128, one submitter on one processor, %v for 60 s, "+
-			"without its ramp.", s.Sample, s.Sample),
+			"minimum that it allows.", s.Tuning),
+		fmt.Sprintf("kubestr's job is the published text with three changes: %v instead of 15 s, "+
+			"a quarter of the payload instead of 2 GiB, and the device instead of a file. "+
+			"Constellation's job is 4k and 1024k with a queue of 128 and one submitter on one "+
+			"processor, for %v instead of 60 s, without its ramp.", s.Sample, s.Sample),
 		"CPU is the busy time of all processors of the machine, fio and its start included, from " +
 			"/proc/stat, for 10^9 bytes read or written.",
-		"Stage to mounted: ours is one call of the driver, as a kubelet makes it, the attachment " +
-			"of the loop device included; beside it luksFormat, open, mkfs.ext4 and mount (new), " +
-			"or open, fsck and mount (existing), on a loop device that was attached before. The " +
-			"files of both are on one disk without limits.",
+		"Stage to mounted: ours is one call of the driver, as a kubelet makes it, including the " +
+			"attachment of the loop device. It is compared with luksFormat, open, mkfs.ext4 and " +
+			"mount (new), or with open, fsck and mount (existing), on a loop device that was " +
+			"attached before. The files of both are on the same disk without limits.",
 		fmt.Sprintf("%d rounds, order drawn with seed %d.", s.Rounds, s.Seed),
 	}
 

@@ -95,13 +95,14 @@ func (d *demo) show(ctx context.Context) error {
 }
 
 var notes = []string{
-	"The disks are raw files that the machine's owner reads and changes while it runs; the " +
-		"machine's own view is what the driver for CSI answers, called as a kubelet calls it.",
+	"The disks are raw files that their owner reads and changes while the machine runs. The " +
+		"demonstration calls the CSI driver on the machine as a kubelet does, and shows its " +
+		"answers.",
 	"The dump of the volume's disk begins where the file's first block is: 4 MiB of header and " +
 		"records, then the block's place in the file system.",
-	"After each attempt the disk was compared with its content before it: nothing was written. " +
-		"After all attempts the volume on the restored disk opened with its file unchanged.",
-	"The key-encryption keys are files on the machine, which is right for a " +
-		"demonstration and for " +
-		"nothing else: docs/storage.md.",
+	"After each attempt, the disk was compared with its content before the attempt: nothing was " +
+		"written. After all attempts, the volume on the restored disk opened with its file " +
+		"unchanged.",
+	"The key-encryption keys are files on the machine, which is acceptable only for a " +
+		"demonstration: docs/storage.md.",
 }

@@ -180,7 +180,7 @@ var published = [][]string{
 // publishedTable returns a table with the published figures and ours.
 func (s *run) publishedTable() report.Table {
 	t := report.Table{
-		Title: "Beside published figures: what encryption costs against the network in clear",
+		Title: "Published figures: the cost of encryption against the network in clear",
 		Head:  []string{"", "MTU", "TCP", "UDP"},
 		Note: "Published ones are from other machines and are to be read as such; " +
 			"Constellation's " +
@@ -215,36 +215,34 @@ func (s *run) publishedTable() report.Table {
 }
 
 var notes = []string{
-	"bare WireGuard: the same pods, on a second interface whose packets are routed into a device " +
-		"of the kernel's WireGuard configured by hand, with the MTU and the queue length of " +
-		"Kubeveil's. It and the node's end of that interface are in a network namespace of their " +
-		"own, with rules like those of kube-proxy, one of which translates the service: nothing " +
-		"of Kubeveil looks at its packets before they are encrypted, and the difference of the " +
-		"two is the cost of Kubeveil.",
-	"in clear: the same pods, on a third interface with the underlay's MTU, whose packets are " +
-		"routed between the nodes by plain routes, as the reference plugin ptp has it.",
-	"Before and after each sample the links' counters were read on both nodes: a figure counts " +
-		"only when its own way carried it and the others did not.",
-	"In clear passes the guard's program at one more link of each node than ours, which favours " +
-		"ours by about what the guard's program takes for a packet, measured below. kube-proxy " +
-		"masquerades it when it goes to a service, for its addresses are outside the pod ranges.",
-	"Throughput is payload received, by iperf3, the first second left out. UDP: " +
-		"bisection to 2 %; " +
-		"a rate that loses more than 0.5 % is tried a second time before it counts as too high. " +
-		"Datagrams fill one packet of the interface's MTU.",
-	fmt.Sprintf("In each round every side was measured %d times by TCP and %d times by UDP, one "+
-		"side after the other, and request and response %d times, all sides at once; the round's "+
-		"figure is their mean.", tcpTurns, udpTurns, tripsTurns),
-	"Request and response: 64 bytes each way over a TCP connection to each destination, one " +
-		"transaction with each in an order drawn again each time, so that what else the nodes do " +
-		"meets all of them; at least a thousand of them or four times the least time.",
+	"bare WireGuard: the same pods use a second interface, whose packets are routed into a " +
+		"device of the kernel's WireGuard that was configured by hand, with Kubeveil's MTU and " +
+		"queue length. The device and the node's end of that interface are in a network " +
+		"namespace of their own, with rules like those of kube-proxy, one of which translates " +
+		"the service. Nothing of Kubeveil processes its packets before they are encrypted, so " +
+		"the difference between the two sides is the cost of Kubeveil.",
+	"in clear: the same pods use a third interface with the underlay's MTU, whose packets have " +
+		"plain routes between the nodes, as with the reference plugin ptp.",
+	"Before and after each sample, the links' counters were read on both nodes. A figure counts " +
+		"only if its own path carried the traffic and the other paths did not.",
+	"In clear passes the guard's program at one more link of each node than ours. That favours " +
+		"ours by about the time of the guard's program per packet, which is measured below. " +
+		"kube-proxy masquerades packets in clear to a service, because their addresses are " +
+		"outside the pod ranges.",
+	"Throughput is payload received, by iperf3, without the first second. UDP: bisection to 2 %; " +
+		"a rate that loses more than 0.5 % is measured a second time before it counts as too " +
+		"high. Datagrams fill one packet of the interface's MTU.",
+	fmt.Sprintf("In each round, every side was measured %d times by TCP and %d times by UDP, one "+
+		"side after the other. Request and response was measured %d times, all sides at once. The "+
+		"round's figure is the mean.", tcpTurns, udpTurns, tripsTurns),
+	"Request and response: 64 bytes each way over a TCP connection to each destination. The " +
+		"order of the destinations is random each time, so that other load of the nodes affects " +
+		"all. It ends after a thousand transactions with each, or after four times the minimum time.",
 	"CPU is the busy time of all processors of both nodes, load generator included, from " +
 		"/proc/stat.",
-	"Plaintext was looked for on the underlay's link of both nodes while pods exchanged messages " +
-		"that hold a canary, and a control by the network in clear had to show it; not " +
-		"during the " +
-		"load, which it would disturb.",
-	"New pods were started one after the other; the time is from the request that " +
-		"creates the pod " +
-		"to the arrival of its bytes at a pod of the other node.",
+	"The search for plaintext read the underlay's link of both nodes while pods exchanged " +
+		"messages with a canary, and had to find the canary in the control over the network in " +
+		"clear. It did not run during the load, because it would disturb the load.",
+	"New pods were started one after the other. The time is from the request that creates the " +
+		"pod to the arrival of its bytes at a pod of the other node.",
 }

@@ -109,8 +109,8 @@ func TestHTML(t *testing.T) {
 	}
 
 	for what, want := range map[string]string{
-		"the caveat": "Namespaces on one kernel, 2 cores: ratios mean something, " +
-			"absolutes do not.",
+		"the caveat": "Namespaces on one kernel, 2 cores: ratios are meaningful, " +
+			"absolute values are not.",
 		"the canary marked":      "<mark>kubeve</mark>",
 		"the label of a case":    "TCP, 1 stream, MTU 1500",
 		"a gate that was missed": "✗ missed",
@@ -179,7 +179,7 @@ From other machines.
 |---|---|
 | Azure \| DC4as_v5 | −10 % |
 
-Namespaces on one kernel, 2 cores: ratios mean something, absolutes do not.
+Namespaces on one kernel, 2 cores: ratios are meaningful, absolute values are not.
 
 | what | MTU | ours | base | base is | ratio |
 |---|---|---|---|---|---|

@@ -94,9 +94,10 @@ func (r *Run) lookAround(ctx context.Context, d time.Duration) error {
 	if err != nil {
 		return err
 	}
-	text := fmt.Sprintf("Before the run others kept %.2f of %d cores busy.", cores, r.Result.CPUs)
+	text := fmt.Sprintf("Before the run, other programs kept %.2f of %d cores busy.", cores,
+		r.Result.CPUs)
 	if cores > 0.1*float64(r.Result.CPUs) {
-		text += " That is too much: figures and gates are not to be trusted."
+		text += " That is too much: do not trust the figures and gates."
 	}
 	r.Notes = append(r.Notes, text)
 	r.choice.Progress("%s", text)

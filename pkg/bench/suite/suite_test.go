@@ -218,7 +218,7 @@ func TestOtherWorkIsNoted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(rep.Notes) != 1 || !strings.HasPrefix(rep.Notes[0], "Before the run others kept") {
+	if len(rep.Notes) != 1 || !strings.HasPrefix(rep.Notes[0], "Before the run, other programs kept") {
 		t.Errorf("notes %q", rep.Notes)
 	}
 }

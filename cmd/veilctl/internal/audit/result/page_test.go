@@ -88,7 +88,7 @@ func TestPageShowsVerdictsFirst(t *testing.T) {
 		"the bad node":       `<td class="verdict bad">✗ bad</td><td>node-2</td>`,
 		"the silent node":    `<td class="verdict unseen">– not looked at</td><td>node-3</td>`,
 		"the gap":            "<td>Status of the nodes: node-3</td><td>veild does not answer",
-		"the whole":          `<div class="card tile bad"><b>✗ bad</b><span>the whole</span>`,
+		"the whole":          `<div class="card tile bad"><b>✗ bad</b><span>overall verdict</span>`,
 		"an exception":       `<td class="verdict ">• open</td><td>1</td><td>Traffic that leaves`,
 		"an unknown one":     `<td class="verdict ">• not known</td><td>7</td>`,
 		"a closed one":       `<td class="verdict good">✓ closed</td><td>14</td>`,
