@@ -23,7 +23,7 @@ func TestCheckPrintsItsNotes(t *testing.T) {
 	var out strings.Builder
 	err := check(&out, flags)
 
-	const note = "warning: what protects /proc/sys/net cannot be told"
+	const note = "warning: the protection of /proc/sys/net cannot be read"
 	if !strings.Contains(out.String(), note) {
 		t.Errorf("it prints %q and returns %v, without %q", out.String(), err, note)
 	}

@@ -71,12 +71,12 @@ type Reflector struct {
 type WentBackError struct{ Known, Head string }
 
 func (e *WentBackError) Error() string {
-	return fmt.Sprintf("the API server's data went back from revision %s to %s, as after a restore "+
-		"of etcd: all is read again", e.Known, e.Head)
+	return fmt.Sprintf("the API server's data went back from revision %s to %s, as after a "+
+		"restore of etcd; all objects are read again", e.Known, e.Head)
 }
 
 // errAgain is the error of a request that ends the round instead.
-var errAgain = errors.New("what is known may not be what etcd has: all is read again")
+var errAgain = errors.New("the known objects may differ from etcd; all objects are read again")
 
 // Run keeps store equal to the API server's list until ctx ends. While the server does not answer,
 // the store does not change.

@@ -130,7 +130,7 @@ func checkAddr(a netip.Addr, rules Rules) string {
 // none. The underlay shows this: a is the address of a gateway or of an API server.
 func checkEvidence(a netip.Addr, rules Rules, apiServers []netip.Addr) string {
 	const fix = ", but is not a control-plane node; if it is one, give it the label " +
-		"node-role.kubernetes.io/control-plane, else delete the Node"
+		"node-role.kubernetes.io/control-plane, otherwise delete the Node"
 	switch {
 	case containsAddr(rules.Gateways, a):
 		return "which is the address of a gateway" + fix
@@ -149,12 +149,11 @@ func checkPrefix(p netip.Prefix, own []netip.Prefix, rules Rules) string {
 	case !slices.ContainsFunc(rules.ClusterRanges,
 		func(r netip.Prefix) bool { return covers(r, p) }):
 		return "which is outside of every cluster range; extend clusterRanges on every " +
-			"node if it " +
-			"is right, else delete the Node and let it join again"
+			"node if the prefix is right, otherwise delete the Node and let it join again"
 	case slices.ContainsFunc(rules.ServiceRanges, p.Overlaps):
 		return "which overlaps a service range; give the node another prefix"
 	case slices.ContainsFunc(own, p.Overlaps):
-		return "which overlaps another one of its own; correct Node.spec.podCIDRs"
+		return "which overlaps another prefix of the same Node; correct Node.spec.podCIDRs"
 	}
 	return ""
 }

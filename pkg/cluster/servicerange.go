@@ -74,8 +74,8 @@ func AddedRanges(rules Rules, state State, lastGood *Table) (added []netip.Prefi
 		}
 	}
 	if left > 0 {
-		problems = append(problems, fmt.Sprintf("%d ranges of ServiceCIDRs are not closed: %d are; "+
-			"write larger ranges into serviceRanges", left, MaxAddedRanges))
+		problems = append(problems, fmt.Sprintf("%d ranges of ServiceCIDRs are not closed, "+
+			"because at most %d are; write larger ranges into serviceRanges", left, MaxAddedRanges))
 	}
 	slices.SortFunc(added, netip.Prefix.Compare)
 	return added, problems

@@ -75,7 +75,7 @@ func install(r record, from, to, name string) (changed bool, err error) {
 		// The saved file is a hard link, so that target exists at every moment.
 		saved := filepath.Join(to, savedPrefix+name)
 		if err := errors.Join(remove(saved), os.Link(target, saved)); err != nil {
-			return false, fmt.Errorf("keep what stands there: %w", err)
+			return false, fmt.Errorf("back up the existing file: %w", err)
 		}
 	}
 

@@ -176,7 +176,7 @@ func TestLoadReports(t *testing.T) {
 		"frontends that cannot be": {good + "serviceProxy: ebpf\n" +
 			"services: {apiFrontends: ['10.96.0.1:443', '127.0.0.1:6443', '192.0.2.1:0', '192.0.2.1']}",
 			[]string{"services.apiFrontends[0]: 10.96.0.1:443 is a service's address (10.96.0.0/12); " +
-				"it leads to the API servers anyway: remove it",
+				"it is translated to the API servers already: remove it",
 				"services.apiFrontends[1]: 127.0.0.1:6443 is not the address and port of a server; write " +
 					"for instance 192.0.2.1:6443",
 				"services.apiFrontends[2]: 192.0.2.1:0 is not the address and port of a server; write for " +

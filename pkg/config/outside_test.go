@@ -56,12 +56,12 @@ func TestOutsideClosesTheNetworksOfNodes(t *testing.T) {
 func TestOutsideIsJudged(t *testing.T) {
 	for name, tt := range map[string]struct{ text, want string }{
 		"no node ranges": {"outside: [192.0.2.1/32]\n",
-			"outside: closes what is left of nodeRanges, which is not set"},
-		"empty, no ranges": {"outside: []\n", "which is not set"},
+			"outside: has no effect without nodeRanges; set nodeRanges"},
+		"empty, no ranges": {"outside: []\n", "has no effect without nodeRanges"},
 		"in no network": {"nodeRanges: [192.0.2.0/24]\noutside: [198.51.100.1/32]\n",
-			"outside[0]: 198.51.100.1/32 is in none of nodeRanges"},
+			"outside[0]: 198.51.100.1/32 is not inside nodeRanges"},
 		"more than a network": {"nodeRanges: [192.0.2.0/24]\noutside: [192.0.0.0/16]\n",
-			"outside[0]: 192.0.0.0/16 is in none of nodeRanges"},
+			"outside[0]: 192.0.0.0/16 is not inside nodeRanges"},
 		"bits beyond": {"nodeRanges: [192.0.2.0/24]\noutside: [192.0.2.1/24]\n",
 			"outside[0]: 192.0.2.1/24 has bits set"},
 	} {
@@ -137,8 +137,8 @@ func TestLinkLocalAddressesAreClosed(t *testing.T) {
 func TestLinkLocalOutsideIsJudged(t *testing.T) {
 	for name, tt := range map[string]struct{ text, want string }{
 		"outside the cluster": {"[198.51.100.1/32]", "need no entry"},
-		"wider":               {"[169.254.0.0/15]", "is not in 169.254.0.0/16"},
-		"all":                 {"[0.0.0.0/0]", "is not in 169.254.0.0/16"},
+		"wider":               {"[169.254.0.0/15]", "is not inside 169.254.0.0/16"},
+		"all":                 {"[0.0.0.0/0]", "is not inside 169.254.0.0/16"},
 		"bits beyond":         {"[169.254.169.254/24]", "write 169.254.169.0/24"},
 		"IPv6":                {"['fe80::1/128']", "no router forwards"},
 		"no range":            {"[169.254.169.254]", "is not a range such as"},

@@ -78,15 +78,15 @@ type namedRange struct {
 }
 
 func (p *problems) checkRanges(c Config) {
-	const kubeadm = "; write the one of networking.%s in kubeadm's ClusterConfiguration, or name " +
-		"that file as kubeadmConfig"
+	const kubeadm = "; write the value of networking.%s in kubeadm's ClusterConfiguration, or " +
+		"name that file as kubeadmConfig"
 	if len(c.ClusterRanges) == 0 {
-		p.add("clusterRanges", "no range is given, so no packet could be known as a pod's"+kubeadm,
-			"podSubnet")
+		p.add("clusterRanges", "no range is given, so packets of pods could not be recognized"+
+			kubeadm, "podSubnet")
 	}
 
 	if len(c.ServiceRanges) == 0 {
-		p.add("serviceRanges", "no range is given, so no packet could be known as a service's"+
+		p.add("serviceRanges", "no range is given, so packets to services could not be recognized"+
 			kubeadm, "serviceSubnet")
 	}
 
@@ -103,8 +103,8 @@ func (p *problems) checkRanges(c Config) {
 			}
 			for _, s := range seen {
 				if s.prefix.Overlaps(r) {
-					p.add(key, "%s overlaps %s of %s; a packet could not be told to be one or the "+
-						"other: make them apart", r, s.prefix, s.key)
+					p.add(key, "%s overlaps %s of %s, so packets of the two could not be told "+
+						"apart; write ranges that do not overlap", r, s.prefix, s.key)
 				}
 			}
 			seen = append(seen, namedRange{key, r})
@@ -114,8 +114,7 @@ func (p *problems) checkRanges(c Config) {
 
 func (p *problems) checkOutside(c Config) {
 	if c.Outside != nil && len(c.NodeRanges) == 0 {
-		p.add("outside", "closes what is left of nodeRanges, which is not set; set nodeRanges, or "+
-			"remove outside")
+		p.add("outside", "has no effect without nodeRanges; set nodeRanges, or remove outside")
 		return
 	}
 	for i, o := range c.Outside {
@@ -126,8 +125,8 @@ func (p *problems) checkOutside(c Config) {
 		if !slices.ContainsFunc(c.NodeRanges, func(r netip.Prefix) bool {
 			return r.Bits() <= o.Bits() && r.Overlaps(o)
 		}) {
-			p.add(key, "%s is in none of nodeRanges, so it is outside anyway; remove it, or write "+
-				"the part that is", o)
+			p.add(key, "%s is not inside nodeRanges, so it is outside already; remove it, or "+
+				"write only the part inside nodeRanges", o)
 		}
 	}
 }
@@ -143,8 +142,8 @@ func (p *problems) checkLinkLocal(c Config) {
 		case ipv6LinkLocal.Overlaps(r):
 			p.add(key, "%s is link-local in IPv6, which no router forwards; remove it", r)
 		case r.Bits() < linkLocal.Bits() || !linkLocal.Overlaps(r):
-			p.add(key, "%s is not in %s, and other addresses outside the cluster need no entry; "+
-				"remove it, or write the part that is", r, linkLocal)
+			p.add(key, "%s is not inside %s, and other addresses outside the cluster need no "+
+				"entry; remove it, or write only the part inside", r, linkLocal)
 		}
 	}
 }
@@ -307,8 +306,8 @@ func (p *problems) checkAPIAddrs(c Config) {
 		key, instead string
 		addrs        []netip.AddrPort
 	}{
-		{"services.apiServers", "write those of the API servers themselves", c.Services.APIServers},
-		{"services.apiFrontends", "it leads to the API servers anyway: remove it",
+		{"services.apiServers", "write the API servers' own addresses", c.Services.APIServers},
+		{"services.apiFrontends", "it is translated to the API servers already: remove it",
 			c.Services.APIFrontends},
 	} {
 		if c.Source.Kind == SourceSnapshot && len(list.addrs) > 0 {

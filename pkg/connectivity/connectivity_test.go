@@ -284,7 +284,7 @@ func TestTargets(t *testing.T) {
 	}
 
 	if len(want) > 0 {
-		t.Errorf("not walked: %v", want)
+		t.Errorf("not tested: %v", want)
 	}
 }
 

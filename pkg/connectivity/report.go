@@ -114,7 +114,7 @@ func joinWays(ways []Way) string {
 func (r Report) WriteEnd(w io.Writer) error {
 	var b strings.Builder
 	for _, s := range r.Skipped {
-		fmt.Fprintf(&b, "not walked: %s: %s\n", s.What, s.Why)
+		fmt.Fprintf(&b, "not tested: %s: %s\n", s.What, s.Why)
 	}
 
 	wrong := r.Wrong()

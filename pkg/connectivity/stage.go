@@ -54,7 +54,7 @@ func chooseNodes(all []remote.Node, names []string) ([]remote.Node, error) {
 	there := "there are: " + strings.Join(list, ", ")
 	if len(names) == 0 {
 		if len(have) < 2 {
-			return nil, fmt.Errorf("a walk needs two Linux nodes that are Ready and "+
+			return nil, fmt.Errorf("connectivity needs two Linux nodes that are Ready and "+
 				"schedulable; %s", there)
 		}
 		return have[:2], nil
@@ -139,8 +139,8 @@ func (s *stage) tunnelPort(ctx context.Context) int {
 		port, err = endpointPort(b)
 	}
 	if err != nil {
-		s.opts.Step(fmt.Sprintf("no tunnel's port is known (VeilNode %s: %v); taking %d", name, err,
-			abi.TunnelPort))
+		s.opts.Step(fmt.Sprintf("the tunnels' port is unknown (VeilNode %s: %v); using %d", name,
+			err, abi.TunnelPort))
 		return abi.TunnelPort
 	}
 	return port

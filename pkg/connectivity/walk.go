@@ -89,7 +89,7 @@ func Walk(ctx context.Context, c *remote.Cluster, opts WalkConfig) (report Repor
 		}
 	}
 
-	opts.Step("walking; the first flow must be seen in clear, else nothing could be")
+	opts.Step("sending flows; the readers must see the first one in clear")
 	flows, err := s.walk(ctx, control)
 	report.add(flows)
 	if err != nil {
@@ -127,7 +127,8 @@ func (o *WalkConfig) fill() {
 
 // ErrBlind matches the error of a walk whose watchers did not see the payload of the first flow,
 // which crosses the uplinks in clear.
-var ErrBlind = errors.New("the readers of the uplinks are blind: this walk proves nothing")
+var ErrBlind = errors.New("the readers of the uplinks missed traffic in clear, so the test " +
+	"proves nothing")
 
 // judgeControl returns nil if the watchers of both nodes saw the payload of every flow.
 func judgeControl(flows []Flow) error {

@@ -66,14 +66,14 @@ func NewFeature(o FeatureConfig) *Feature {
 	// Microseconds make the numbers larger than those of the previous veild, and exact in JSON.
 	first := uint64(time.Now().UnixMicro())
 	return &Feature{o: o, ring: NewRing(Size, first), names: names{paths: o.Paths},
-		problem: errors.New("veild has not begun to listen")}
+		problem: errors.New("veild has not begun to sample")}
 }
 
 // Begin starts to listen to nflog. It never returns an error: if it cannot listen, it logs the
 // reason, and Run tries again.
 func (f *Feature) Begin() error {
 	if err := f.listen(); err != nil {
-		f.o.Log.Warn("dropped packets are counted and not sampled", "error", err)
+		f.o.Log.Warn("dropped packets are only counted, not sampled", "error", err)
 	}
 	return nil
 }

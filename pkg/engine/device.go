@@ -260,7 +260,8 @@ func (d *Device) prepare(o DeviceConfig) (err error) {
 		return err
 	}
 	if d.paths, err = sock.NewPaths(); err != nil {
-		d.log.Warn("routes are not followed: source addresses of peers may not suit them", "err", err)
+		d.log.Warn("changes of routes cannot be watched, so datagrams may have an old source "+
+			"address", "err", err)
 	} else {
 		d.mu.route = d.paths.Link
 	}

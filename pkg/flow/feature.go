@@ -272,20 +272,20 @@ func (f *Feature) readConntrack(p *reading) (err error) {
 // notes returns sentences about the traffic that a page does not show, or may show wrongly.
 func (f *Feature) notes() []string {
 	all := []string{
-		"Not seen: packets that conntrack does not track (notrack rules), except of connected TCP and " +
-			"UDP sockets of host processes; raw and packet sockets; interfaces of pods beside " +
-			"Kubeveil (row 11); what host processes sent before veild began (row 7).",
-		"The look-up of the route is made as for any process: a socket with a mark or a bound link may go " +
-			"another way.",
-		"Rows 9 and 10 look like row 1: addresses of deleted services, and the cluster's own load " +
-			"balancer.",
+		"Not seen: packets that conntrack does not track (notrack rules), except of connected TCP " +
+			"and UDP sockets of host processes; raw and packet sockets; interfaces of pods beside " +
+			"Kubeveil (row 11); packets that host processes sent before veild began (row 7).",
+		"Routes are looked up without a mark and without a bound link, so a socket that has " +
+			"either may use another route.",
+		"Rows 9 (addresses of deleted services) and 10 (the cluster's own load balancer) are " +
+			"shown as row 1.",
 	}
 	if len(f.o.Config.NodeRanges) == 0 {
-		all = append(all, "Row 8 looks like row 1 for addresses that no Node had since veild "+
+		all = append(all, "Row 8 is shown as row 1 if no Node has had the address since veild "+
 			"began: set nodeRanges.")
 	}
 	if f.o.Config.Services.HostRouting == config.HostRoutingEBPF {
-		all = append(all, "Not seen: what pods of this node send to each other without a service "+
+		all = append(all, "Not seen: packets between pods of this node without a service "+
 			"(services.hostRouting).")
 	}
 	return all

@@ -65,8 +65,8 @@ func (c *Client) collect(ctx context.Context, o *orphans, now time.Time) {
 		err := c.deleteOrphan(ctx, name, v)
 		if apierrors.IsForbidden(err) {
 			o.refused[v.uid] = true
-			c.log.Debug("not allowed to delete a VeilNode without a Node; left to the garbage "+
-				"collector", "veilnode", name)
+			c.log.Debug("not allowed to delete a VeilNode without a Node; the garbage collector "+
+				"deletes it", "veilnode", name)
 			continue
 		}
 		c.server.Report("collect VeilNodes", err)

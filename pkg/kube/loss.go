@@ -63,8 +63,8 @@ func (c *Client) keepSuddenlyLost(last []cluster.Node, next cluster.State) clust
 		return next
 	}
 	c.server.Report("lose nodes", fmt.Errorf("the API server suddenly lists %d Nodes, %d fewer "+
-		"than before: their tunnels stay until a second list says the same", len(next.Nodes),
-		len(kept)))
+		"than before; tunnels to the missing nodes stay until a second list confirms this",
+		len(next.Nodes), len(kept)))
 	next.Nodes = slices.Concat(next.Nodes, kept)
 	return next
 }

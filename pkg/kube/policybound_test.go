@@ -47,7 +47,7 @@ func TestPoliciesOfANamespaceAreBounded(t *testing.T) {
 				return len(sink.policies) == fit+4 && slices.Equal(denied(), []string{"p00", "p01"})
 			})
 			problems := strings.Join(c.Problems(), "\n")
-			if n := strings.Count(problems, "largest policies are dropped"); n != 2 ||
+			if n := strings.Count(problems, "largest policies are ignored"); n != 2 ||
 				!strings.Contains(problems, "NetworkPolicy evil/p00: ") {
 				t.Errorf("problems %s", problems)
 			}

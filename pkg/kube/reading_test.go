@@ -75,7 +75,7 @@ func TestServedVersionsOfClusterPolicies(t *testing.T) {
 	hasProblem := func(c *Client, text string) bool {
 		return strings.Contains(strings.Join(c.Problems(), "\n"), text)
 	}
-	const problem = "it serves the versions [v1beta1, v1], and veild reads v1alpha2"
+	const problem = "it serves the versions [v1beta1, v1], but veild reads v1alpha2"
 
 	f := newFakeServer(t)
 	f.put(clusterPoliciesPath, denyTheClient("deny"))

@@ -100,7 +100,8 @@ func (c *Client) askVeilNode(ctx context.Context, name string) {
 	version := live.ResourceVersion
 	switch {
 	case known && reflector.Older(version, before.version):
-		c.log.Info("a VeilNode is older than known: all are read again", "veilnode", name)
+		c.log.Info("the API server returned an older version of a VeilNode: reading all again",
+			"veilnode", name)
 		c.veilNodeReader.ReadAgain()
 	case !known || version != before.version:
 		took := c.veilNodes.replace(live, func(now veilNodeEntry, has bool) bool {

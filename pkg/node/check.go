@@ -150,8 +150,8 @@ func storageNote(paths []string, p rootfs.Protection) string {
 		"LUKS2 with --integrity"
 	list := strings.Join(paths, ", ")
 	if p == rootfs.Unknown {
-		return fmt.Sprintf("what protects %s cannot be told (in a container, ask on the node "+
-			"itself): %s", list, cure)
+		return fmt.Sprintf("the protection of %s cannot be read here (in a container, run the "+
+			"check on the node itself): %s", list, cure)
 	}
 	return fmt.Sprintf("the owner of the disk can change %s, which is on %s: %s", list, p, cure)
 }
@@ -162,9 +162,9 @@ func WideMTU(configured int, u underlay.Link) string {
 	if u.MTU == 0 || configured <= u.MTU {
 		return ""
 	}
-	return fmt.Sprintf("mtu %d of the configuration is more than the %d of %s, so pods' large "+
-		"packets are lost: set it to 0, or to what the link carries", configured,
-		u.MTU, u.Name)
+	return fmt.Sprintf("mtu %d of the configuration is more than the MTU %d of %s, so large "+
+		"packets of pods are lost: set it to 0, or to the MTU of the link", configured, u.MTU,
+		u.Name)
 }
 
 // wireGuardNote returns a sentence about WireGuard in the kernel. It does not load the module.
@@ -172,8 +172,8 @@ func wireGuardNote() string {
 	if _, err := os.Stat("/sys/module/wireguard"); err == nil {
 		return "the kernel has WireGuard"
 	}
-	return "WireGuard is not loaded in the kernel: veild tries to, and where there is none asks " +
-		"veil-wg, which then must run"
+	return "WireGuard is not loaded in the kernel: veild tries to load it; if the kernel has " +
+		"none, veil-wg must run"
 }
 
 func checkCapability() error {

@@ -22,7 +22,7 @@ func TestNotesWarnOfFiltersAndStorage(t *testing.T) {
 	cfg := config.Default()
 	cfg.CNI.ConfDir = "/proc/sys/net"
 	filter := "warning: the chain forward in nftables table inet mine drops forwarded packets"
-	storage := "warning: what protects /proc/sys/net cannot be told"
+	storage := "warning: the protection of /proc/sys/net cannot be read"
 
 	nettest.NewNS(t).Run(t, func() error {
 		warns := func(want string) bool {

@@ -32,8 +32,8 @@ import (
 )
 
 // ErrRunning matches the error of Cleanup while a veild runs on this node.
-var ErrRunning = errors.New("veild is running on this node: stop it first, it would put " +
-	"everything back")
+var ErrRunning = errors.New("veild is running on this node: stop it first, because it " +
+	"would restore everything")
 
 // kubeLimit bounds the wait for the API server.
 const kubeLimit = 5 * time.Second
@@ -173,8 +173,8 @@ func closeToPods(log *slog.Logger) (took []string, err error) {
 		n, err := sockdiag.CloseIf(protocol, inside)
 		closed += n
 		if errors.Is(err, sockdiag.ErrNotSupported) {
-			log.Warn("what processes of this node still send to pods is in clear from now on",
-				"error", err)
+			log.Warn("processes of this node may still send to pods, from now on in clear, "+
+				"because their connections could not be closed", "error", err)
 		} else {
 			errs = append(errs, err)
 		}

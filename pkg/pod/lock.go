@@ -14,7 +14,7 @@ import (
 )
 
 // ErrBusy matches the error if another process holds the lock of the attachment.
-var ErrBusy = errors.New("another call is at work on it")
+var ErrBusy = errors.New("another call is using it")
 
 // busyPoll is the interval between attempts to take a held lock.
 const busyPoll = 10 * time.Millisecond

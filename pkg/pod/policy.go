@@ -239,7 +239,7 @@ func (s nftSets) leaveGroups(addrs []netip.Addr) error {
 // leaveLimit bounds the time for which leaveGroups searches again.
 const leaveLimit = 10 * time.Second
 
-var errNotQuiet = errors.New("the pod may be in one that was not looked at")
+var errNotQuiet = errors.New("the pod may be in a group that was not read")
 
 // beforeRead lets tests change the table before groupsOf reads a set. It is nil in programs.
 var beforeRead func(set string)

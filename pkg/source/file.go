@@ -68,7 +68,8 @@ func (s *Snapshot) Run(ctx context.Context, yield func(cluster.State)) error {
 			return err
 		case err != nil && s.complaint != err.Error():
 			s.complaint = err.Error()
-			s.log.Warn("snapshot not read; what it last said stands", "path", s.path, "error", err)
+			s.log.Warn("the snapshot cannot be read; its last content stays in force", "path",
+				s.path, "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -188,7 +188,8 @@ func run(ctx context.Context, s *confsocket.Server, o DeviceOptions, dev served,
 			return ErrDeviceGone
 		case c := <-asked:
 			if err := giver.give(c, s, a, o.Lock, o.step); err != nil {
-				o.Log.Warn("the device was not handed over, going on", "err", err)
+				o.Log.Warn("the device was not handed over; this process still serves it", "err",
+					err)
 				continue
 			}
 			handed = true
@@ -209,14 +210,14 @@ func run(ctx context.Context, s *confsocket.Server, o DeviceOptions, dev served,
 
 		again, err := confsocket.Listen(path)
 		if err != nil {
-			o.Log.Warn("configuration socket is gone and cannot be made again", "socket", path,
-				"err", err)
+			o.Log.Warn("the configuration socket was removed and cannot be created again", "socket",
+				path, "err", err)
 			continue
 		}
 
 		a.close()
 		a = accept(again, s)
 		ours, _ = os.Stat(path)
-		o.Log.Info("configuration socket made again", "socket", path)
+		o.Log.Info("created the configuration socket again", "socket", path)
 	}
 }

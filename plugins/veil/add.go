@@ -53,7 +53,7 @@ func (p *plugin) attach(args *skel.CmdArgs) (*current.Result, *netConf, error) {
 	if err != nil {
 		if e := undo.Run(); e != nil {
 			return nil, nil, wrap(err.Error(),
-				fmt.Errorf("and could not be taken back, DEL will: %w", e))
+				fmt.Errorf("and could not be undone, which DEL will do: %w", e))
 		}
 		if errors.Is(err, pod.ErrClosed) {
 			err = coded(types.ErrTryAgainLater, err)

@@ -33,7 +33,7 @@ func TestClusterPoliciesInAVersionThatIsNotServed(t *testing.T) {
 	nodetest.PolicyBecomes(ctx, t, guest, server, true)
 	nodetest.PolicyBecomes(ctx, t, known, server, false)
 
-	const problem = "it serves the versions [v1beta1], and veild reads v1alpha2"
+	const problem = "it serves the versions [v1beta1], but veild reads v1alpha2"
 	serve(ctx, t, definitions, definition.GetName(), policyVersion("v1alpha2", false, true),
 		policyVersion("v1beta1", true, false))
 	for _, n := range []*lab.Node{n1, n2} {

@@ -107,7 +107,8 @@ func Explain(verb string, k object.Kind, err error) error {
 		apierrors.IsServerTimeout(err):
 		return fmt.Errorf("the API server did not answer in time (%w)", err)
 	case utilnet.IsConnectionRefused(err), utilnet.IsConnectionReset(err):
-		return fmt.Errorf("the API server cannot be reached; the last table stands (%w)", err)
+		return fmt.Errorf("the API server cannot be reached; the last table stays in force (%w)",
+			err)
 	}
 	return fmt.Errorf("%s %s: %w", verb, k.What, err)
 }

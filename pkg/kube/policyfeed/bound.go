@@ -29,9 +29,10 @@ func elementsOf(p *policy.Pod) int {
 // boundPods sets the bound on labels and named ports of Pods. A dropped pod is treated like a pod
 // with too many labels.
 func boundPods(f *feed.Feed[policy.Pod]) {
-	problem := fmt.Sprintf("its namespace has more than %d labels and named ports of pods beyond "+
-		"%d of each: those of its largest pods are dropped. Policies that may select it deny its "+
-		"packets, and no selector of a peer selects it", MaxPods, FreePod)
+	problem := fmt.Sprintf("the pods of its namespace have more than %d labels and named ports, "+
+		"not counting %d of each pod, so the labels and ports of its largest pods are ignored. "+
+		"Policies that may select such a pod deny its packets, and no selector of a peer selects "+
+		"it", MaxPods, FreePod)
 	f.ShrinkLargest(MaxPods, problem,
 		func(p policy.Pod) policy.Pod {
 			p.Labels, p.Ports, p.Excess = nil, nil, true
@@ -41,7 +42,7 @@ func boundPods(f *feed.Feed[policy.Pod]) {
 
 // largePolicy is the reason why a dropped policy denies traffic.
 var largePolicy = fmt.Sprintf("the policies of its namespace have more than %d rules, peers, "+
-	"ports, ranges and label values: its largest policies are dropped", MaxPolicies)
+	"ports, ranges and label values, so the rules of its largest policies are ignored", MaxPolicies)
 
 // boundPolicies sets the bound on rules of NetworkPolicies. A dropped policy denies all traffic in
 // the directions that it isolates.

@@ -29,7 +29,7 @@ func PutEvent(event []byte, node string, sink EventSink) error {
 		return fmt.Errorf("object of an event: %w", err)
 	}
 
-	problem := "it is not passed on"
+	problem := "it is ignored"
 	switch kind {
 	case object.Pods.Kind:
 		p := parsePod(o, node)

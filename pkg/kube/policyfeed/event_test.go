@@ -40,8 +40,8 @@ func TestPutEvent(t *testing.T) {
 	}{
 		{"v1", "Pod", pod("web", corev1.PodRunning), ""},
 		{"networking.k8s.io/v1", "NetworkPolicy", deny, ""},
-		{"v1", "Pod", pod("done", corev1.PodSucceeded), "it is not passed on"},
-		{"v1", "Namespace", &corev1.Namespace{}, "it is not passed on"},
+		{"v1", "Pod", pod("done", corev1.PodSucceeded), "it is ignored"},
+		{"v1", "Namespace", &corev1.Namespace{}, "it is ignored"},
 	} {
 		raw, err := kubetest.Protobuf(tt.apiVersion, tt.kind, tt.object)
 		if err != nil {

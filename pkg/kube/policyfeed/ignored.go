@@ -16,7 +16,7 @@ func noteIgnored(ctx context.Context, s *api.Server, k object.Kind) {
 		count += by
 		text := ""
 		if count > 0 {
-			text = fmt.Sprintf("the cluster has %d, which are not in force: write them as "+
+			text = fmt.Sprintf("the cluster has %d, which veild does not enforce: write them as "+
 				"ClusterNetworkPolicies (%s)", count, object.ClusterPolicies.Version)
 		}
 		s.Note(k.What, text)

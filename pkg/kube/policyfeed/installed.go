@@ -39,8 +39,8 @@ func parseServed(k object.Kind, o *object.Object) feed.Parsed[bool] {
 	is := len(spec.Versions) == 0 || slices.Contains(served, k.Version.Version)
 	p := feed.Parsed[bool]{Value: &is}
 	if !is {
-		p.Problem = fmt.Sprintf("it serves the versions [%s], and veild reads %s: what is in "+
-			"force stays, and new pods are mute; serve %[2]s too, or upgrade veild",
+		p.Problem = fmt.Sprintf("it serves the versions [%s], but veild reads %s, so the policies "+
+			"in force stay and new pods are mute; serve %[2]s too, or upgrade veild",
 			strings.Join(served, ", "), k.Version.Version)
 	}
 	return p

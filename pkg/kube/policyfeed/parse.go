@@ -102,8 +102,8 @@ func parseNetworkPolicy(o *object.Object) feed.Parsed[policy.Policy] {
 	switch {
 	case err != nil:
 	case w.SubjectsExcess:
-		err = fmt.Errorf("podSelector has more than %d labels and values: all pods of the "+
-			"namespace are selected", wire.MaxSubjects)
+		err = fmt.Errorf("podSelector has more than %d labels and values, so it selects all "+
+			"pods of the namespace", wire.MaxSubjects)
 	case w.Excess:
 		err = fmt.Errorf("it has more than %d rules, peers, ports, ranges and label values",
 			wire.MaxRules)

@@ -41,8 +41,8 @@ func boundServices(f *feed.Feed[service.Service], room service.Limits, left *Lef
 		func(s *service.Service) int {
 			return frontendsOf(s) + perRange*len(s.SourceRanges)
 		})
-	f.LeaveOutLast(limit, leastFrontends, fmt.Sprintf("they ask for more than %d frontends, the "+
-		"most that one namespace may have: the last by name are left out and refuse connections; "+
+	f.LeaveOutLast(limit, leastFrontends, fmt.Sprintf("they need more than %d frontends, the "+
+		"maximum for one namespace, so the last by name are not served and refuse connections; "+
 		"delete some or move some to another namespace", limit), left.note(f.What))
 }
 
@@ -54,8 +54,8 @@ func boundSlices(f *feed.Feed[service.Slice], room service.Limits, left *Left) {
 			return len(s.Endpoints) * max(1, len(s.Ports))
 		})
 	f.LeaveOutLast(limit, leastBackends, fmt.Sprintf("they have more than %d endpoints, counted "+
-		"once per port, the most that one namespace may have: the last by name are left out, and "+
-		"their endpoints get no connections; delete some or move some to another namespace",
+		"once per port, the maximum for one namespace, so endpoints of the last by name get no "+
+		"connections; delete some or move some to another namespace",
 		limit), left.note(f.What))
 }
 
@@ -70,8 +70,8 @@ func sizedBy[T any](parse func(*object.Object) feed.Parsed[T], limit, least int,
 			p.Elements = max(least, size(p.Value))
 		}
 		if p.Elements > limit {
-			p = feed.Parsed[T]{Problem: fmt.Sprintf("it asks for %d %s, and its namespace may "+
-				"have %d: it is left out; split it over namespaces", p.Elements, unit, limit)}
+			p = feed.Parsed[T]{Problem: fmt.Sprintf("it needs %d %s, but its namespace may have "+
+				"%d, so it is left out; split it over namespaces", p.Elements, unit, limit)}
 		}
 		if p.Problem != "" {
 			p.Elements = max(p.Elements, malformedElements)

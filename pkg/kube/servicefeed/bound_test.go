@@ -167,7 +167,7 @@ func TestServiceBeyondItsShareIsLeftOutAlone(t *testing.T) {
 	}
 	relist(t, f, large, plainService("shop", 1), plainService("shop", 2))
 	if got := f.Server.Problems(); f.passed["shop"] != 2 || len(got) != 1 ||
-		!strings.Contains(got[0], "Service shop/s000000: it asks for") {
+		!strings.Contains(got[0], "Service shop/s000000: it needs") {
 		t.Errorf("passed on %v, problems %q", f.passed, got)
 	}
 }

@@ -38,14 +38,14 @@ func (h *Host) Create(ctx context.Context, d tunnel.Device) error {
 	switch kindOf(l) {
 	case tunnel.Kernel:
 		if h.o.Mode == ModeUserspace {
-			h.o.Log.Info("keeping the device that is there", "device", d.Name,
-				"kind", tunnel.Kernel)
+			h.o.Log.Info("using the existing device, although it has another kind", "device",
+				d.Name, "kind", tunnel.Kernel)
 		}
 		return adoptKernel(netlink, l)
 	case tunnel.Userspace:
 		if h.o.Mode == ModeKernel {
-			h.o.Log.Info("keeping the device that is there", "device", d.Name,
-				"kind", tunnel.Userspace)
+			h.o.Log.Info("using the existing device, although it has another kind", "device",
+				d.Name, "kind", tunnel.Userspace)
 		}
 		if err := setGroup(netlink, l); err != nil {
 			return err

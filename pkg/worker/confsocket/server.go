@@ -268,7 +268,7 @@ func (s *Server) Restore(log *slog.Logger) error {
 		return err
 	}
 	if err := s.Device.IpcSetOperation(bytes.NewReader(configuration(b))); err != nil {
-		log.Warn("kept state is not usable, beginning empty", "file", s.State,
+		log.Warn("the saved state cannot be used; beginning without peers", "file", s.State,
 			"err", logs.Redact(err.Error()))
 		empty :=
 			"private_key=0000000000000000000000000000000000000000000000000000000000000000\nreplace_peers=true\n"

@@ -169,7 +169,7 @@ func TestCorruptStateBeginsEmpty(t *testing.T) {
 	errtest.Must(t, s.Device.IpcGetOperation(&get))
 	if strings.Contains(get.String(), "public_key") ||
 		strings.Contains(get.String(), "private_key") ||
-		!strings.Contains(log.String(), "beginning empty") {
+		!strings.Contains(log.String(), "beginning without peers") {
 		t.Errorf("state %q, log %q", &get, &log)
 	}
 }

@@ -79,7 +79,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		if err != nil || !yielded {
 			return err
 		}
-		s.Log.Info("a newer veil-wg takes the devices over, waiting", "dir", s.Dir)
+		s.Log.Info("a newer veil-wg takes the devices over; waiting until it ends", "dir", s.Dir)
 	}
 }
 
@@ -221,7 +221,7 @@ func (s *Supervisor) scan(ctx context.Context) {
 	}
 	for name, k := range s.keepers {
 		if _, ok := wanted[name]; !ok && !k.removing {
-			s.Log.Info("request is gone, removing device", "device", name)
+			s.Log.Info("the request was removed; removing its device", "device", name)
 			k.removing = true
 			k.remove()
 		}
