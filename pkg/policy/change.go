@@ -39,7 +39,7 @@ func (w Written) Check() error {
 	case n == 0:
 		return errors.New("there is nothing to try: write a policy, or name one to delete")
 	case n > MaxWritten:
-		return fmt.Errorf("%d policies are more than the %d that can be tried at once", n, MaxWritten)
+		return fmt.Errorf("%d policies are too many: try at most %d at once", n, MaxWritten)
 	}
 	return nil
 }

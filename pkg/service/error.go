@@ -35,8 +35,9 @@ type FullError struct {
 }
 
 func (e *FullError) Error() string {
-	return fmt.Sprintf("service %s: %v: it needs %d free entries of %d and keeps the backends it "+
-		"had; raise services.limits.%s", e.Service, ErrFull, e.Want, e.Size, e.Limit)
+	return fmt.Sprintf("service %s: %v: it needs %d free entries of %d, and keeps its earlier "+
+		"backends until then; raise services.limits.%s", e.Service, ErrFull, e.Want, e.Size,
+		e.Limit)
 }
 
 // Unwrap returns ErrFull.
@@ -49,8 +50,8 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("service %s: %s %s: %v: service %s has it", e.Service, e.Frontend.Protocol,
-		e.Frontend.AddrPort(), ErrConflict, e.Owner)
+	return fmt.Sprintf("service %s: %s %s: %v by service %s: use another address or port",
+		e.Service, e.Frontend.Protocol, e.Frontend.AddrPort(), ErrConflict, e.Owner)
 }
 
 // Unwrap returns ErrConflict.
@@ -65,7 +66,7 @@ type ReservedError struct {
 }
 
 func (e *ReservedError) Error() string {
-	return fmt.Sprintf("service %s: %s %s: %v: %s is there; use another address or port",
+	return fmt.Sprintf("service %s: %s %s: %v for %s: use another address or port",
 		e.Service, e.Frontend.Protocol, e.Frontend.AddrPort(), ErrReserved, e.What)
 }
 
@@ -79,8 +80,8 @@ type PortError struct {
 }
 
 func (e *PortError) Error() string {
-	return fmt.Sprintf("service %s: port %d: %s is %v here and left to another proxy", e.Service,
-		e.Port.Port, e.Port.Protocol, ErrNotSupported)
+	return fmt.Sprintf("service %s: port %d: %s is %v by veild: only another proxy can serve it",
+		e.Service, e.Port.Port, e.Port.Protocol, ErrNotSupported)
 }
 
 // Unwrap returns ErrNotSupported.

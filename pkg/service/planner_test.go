@@ -246,10 +246,10 @@ func TestProblemsNameTheServiceAndTheWayOut(t *testing.T) {
 	}
 
 	want := []string{
-		"service a/a: TCP 198.19.0.1:80: frontend is taken: service a/older has it",
-		"service b/large: table of services is full: it needs 512 free entries of 512 and keeps " +
-			"the backends it had; raise services.limits.backendSlots",
-		"service c/signals: port 9: SCTP is not supported here and left to another proxy",
+		"service a/a: TCP 198.19.0.1:80: frontend is taken by service a/older: use another address or port",
+		"service b/large: table of services is full: it needs 512 free entries of 512, and keeps " +
+			"its earlier backends until then; raise services.limits.backendSlots",
+		"service c/signals: port 9: SCTP is not supported by veild: only another proxy can serve it",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("problems are:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

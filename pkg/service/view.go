@@ -178,7 +178,7 @@ func (p *Planner) backends(e *entry, c claim) []BackendView {
 		return nil
 	}
 	if c.kind == kindAPIServer {
-		why := "it answers, or no API server does"
+		why := "it answers, or no API server answers"
 		if c.key.Scope == Host {
 			why = "it answers, and its certificate names the address"
 		}
@@ -226,21 +226,21 @@ func (p *Planner) backend(ep Endpoint, port uint16, local bool, g *group) Backen
 	_, b.Chosen = slices.BinarySearchFunc(g.backends, slot, compareBackend)
 	switch rank := rankOf(ep); {
 	case !Reachable(b.Addr.Addr()) || port == 0:
-		b.Why = "no pod can be reached at this address"
+		b.Why = "no pod can have this address and port"
 	case b.Chosen && rank == rankReady:
 		b.Why = "ready"
 	case b.Chosen:
-		b.Why = "it terminates and still serves, and none is ready"
+		b.Why = "it is terminating and still serves, because no backend is ready"
 	case local && !b.Here:
 		b.Why = "not on this node, and the policy is Local"
 	case rank == rankLast:
-		b.Why = "it terminates: it keeps the connections it has"
+		b.Why = "it is terminating: it keeps its existing connections"
 	case rank == rankDraining:
-		b.Why = "not ready: it keeps the flows it has"
+		b.Why = "not ready: it keeps its existing flows"
 	case rank == rankReady && !local && ep.Hints != nil:
-		b.Why = "its hints name another zone or node, and other endpoints have hints for this one"
+		b.Why = "its hints name another zone or node, and other endpoints have hints for this node"
 	case rank == rankReady:
-		b.Why = "the service has no room in the table for its newest endpoints"
+		b.Why = "the table has no room for the newest endpoints of the service"
 	default:
 		b.Why = "it does not serve"
 	}

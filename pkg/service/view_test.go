@@ -25,13 +25,13 @@ func TestViewsSayWhoIsChosenAndWhy(t *testing.T) {
 				endpoint("127.0.0.1", "ready")},
 			at: "198.18.0.1:80",
 			want: []string{"198.18.1.1:8080 yes ready",
-				"127.0.0.1:8080 no no pod can be reached at this address",
-				"198.18.1.2:8080 no it terminates: it keeps the connections it has",
+				"127.0.0.1:8080 no no pod can have this address and port",
+				"198.18.1.2:8080 no it is terminating: it keeps its existing connections",
 				"198.18.1.3:8080 no it does not serve"},
 		},
 		"only terminating ones": {
 			endpoints: []Endpoint{endpoint("198.18.1.2", "terminating")}, at: "198.18.0.1:80",
-			want: []string{"198.18.1.2:8080 yes it terminates and still serves, and none is ready"},
+			want: []string{"198.18.1.2:8080 yes it is terminating and still serves, because no backend is ready"},
 		},
 		"the policy Local": {
 			change: func(s *Service) { s.ExternalLocal = true },

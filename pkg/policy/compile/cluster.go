@@ -67,7 +67,7 @@ func (c *Cluster) Compile() {
 	}
 	c.Sets, c.Problem = map[string]*Definition{}, c.Policy.Invalid
 	if err := c.checkSubject(); err != nil && c.Problem == "" {
-		c.Problem = "subject: " + err.Error() + ": all pods are selected, and all is denied"
+		c.Problem = "subject: " + err.Error() + ": it selects all pods and denies everything"
 	}
 
 	failed := c.Problem != ""
@@ -101,8 +101,8 @@ func (w *writer) clusterRules(rules []policy.ClusterRule) (out []compiledRule, e
 	out = []compiledRule{}
 	for i, r := range rules {
 		if r.Unknown || len(r.Peers) == 0 {
-			err = cmp.Or(err, fmt.Errorf("rule %d has a peer that this version does not know: "+
-				"it denies everything, or accepts nothing", i))
+			err = cmp.Or(err, fmt.Errorf("rule %d has a peer that this version does not know, so "+
+				"a rule that accepts has no effect, and any other denies everything", i))
 			if r.Action != policy.Accept {
 				out = append(out, denyAll...)
 			}
@@ -112,7 +112,7 @@ func (w *writer) clusterRules(rules []policy.ClusterRule) (out []compiledRule, e
 		lines, named := len(w.lines), len(w.named)
 		w.denies = r.Action == policy.Deny
 		if err := w.rule(policy.Rule{Peers: r.Peers, Ports: r.Ports}); err != nil {
-			return nil, fmt.Errorf("rule %d: %w: all is denied", i, err)
+			return nil, fmt.Errorf("rule %d: %w: everything is denied", i, err)
 		}
 		made := compiledRule{action: r.Action, lines: slices.Clone(w.lines[lines:]),
 			named: slices.Clone(w.named[named:])}

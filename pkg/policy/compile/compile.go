@@ -187,7 +187,7 @@ func (c *Namespaced) Compile() {
 		return
 	}
 	if err := checkSelector(c.Policy.Subjects); err != nil {
-		c.Problem = "podSelector: " + err.Error() + ": all pods of the namespace are selected"
+		c.Problem = "podSelector: " + err.Error() + ": it selects all pods of the namespace"
 		return
 	}
 

@@ -56,9 +56,9 @@ func (f *inForce) showFast(key policy.Key, fast map[string]bool) *policy.FastPat
 	case m == nil:
 		v.Why = "the plan in force does not know it yet"
 	case !f.plan.Unjudged(m):
-		v.Why = "policies judge its packets"
+		v.Why = "policies apply to it"
 	default:
-		v.Why = "it is new, or what it sends is limited, or others have programs at its link"
+		v.Why = "it is new, its bandwidth is limited, or another program is attached to its link"
 	}
 	return v
 }

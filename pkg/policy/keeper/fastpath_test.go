@@ -162,9 +162,9 @@ func TestShowSaysWhichPodsHaveTheFastPath(t *testing.T) {
 
 	n.PutPolicy(denyAll)
 	n.step()
-	wants("selected", 1, map[string]string{"client": "", "server": "policies judge"})
+	wants("selected", 1, map[string]string{"client": "", "server": "policies apply"})
 	delete(f.fast, pod.HostLink("client", "eth0"))
-	wants("limited", 0, map[string]string{"client": "it is new, or", "server": "policies judge"})
+	wants("limited", 0, map[string]string{"client": "it is new, its", "server": "policies apply"})
 	n.put("late", nil)
 	n.attach("late", 3)
 	wants("not known yet", 0, map[string]string{"late": "it is not attached"})

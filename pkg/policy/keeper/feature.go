@@ -95,7 +95,7 @@ func (f *Feature) Begin() error {
 			return fmt.Errorf("turn NetworkPolicy off: %w", err)
 		}
 		if was {
-			f.o.Log.Warn("NetworkPolicy is not enforced any more, as configured")
+			f.o.Log.Warn("NetworkPolicy is no longer enforced: the configuration has policy: none")
 		}
 		return nil
 	}

@@ -139,7 +139,8 @@ func (k *Keeper) track(plan *policy.Plan, losing map[netip.Addr]bool,
 	}
 
 	if err = errors.Join(err, k.trackOpened(allowed)); err != nil {
-		k.log.Warn("connections of pods that policies select now may end", "error", err)
+		k.log.Warn("open connections of pods that policies select from now on may break", "error",
+			err)
 	}
 	return opened
 }
@@ -190,6 +191,7 @@ func (k *Keeper) forget(opened []nl.Opened) {
 		return
 	}
 	if err := k.fast.ForgetOpened(opened); err != nil {
-		k.log.Warn("connections are remembered for longer than pods have the fast path", "error", err)
+		k.log.Warn("connections of pods that lost the fast path could not be removed from its map",
+			"error", err)
 	}
 }

@@ -188,7 +188,7 @@ func (k *Keeper) Begin() error {
 			k.log.Warn("records of pods cannot be read", "error", err)
 		}
 		if len(records) > 0 {
-			k.log.Info("turning NetworkPolicy on: pods are judged once all policies are known",
+			k.log.Info("turning NetworkPolicy on: it is enforced once all policies are known",
 				"pods", len(records))
 			return nil
 		}

@@ -59,7 +59,7 @@ func TestPolicyProgressTellsWhatTheAPIServerSays(t *testing.T) {
 	// A revision is compared without a list.
 	got, err = page(httptest.NewRequest(http.MethodGet, "/?revision=r1", nil))
 	if p, ok := got.(Progress); err != nil || !ok || p.Enforced || len(p.Missing) != 1 ||
-		!strings.Contains(p.Missing[0], "not listed since veild started") {
+		!strings.Contains(p.Missing[0], "has not listed pods") {
 		t.Errorf("progress to a revision: %+v, %v", got, err)
 	}
 }

@@ -129,11 +129,12 @@ func (k *Keeper) List() List {
 	now := k.shown.Load()
 	l.Policies = k.planner.List(now.plan)
 	if n := now.status.Pending; n > 0 {
-		l.Problems = append(l.Problems, fmt.Sprintf("%d pods of this node are mute: the daemon does "+
-			"not know yet how to judge them; veilctl policy show says whether one is", n))
+		l.Problems = append(l.Problems, fmt.Sprintf("%d pods of this node are mute, because veild "+
+			"does not know their policies yet; veilctl policy show NAMESPACE/NAME shows whether a "+
+			"pod is mute", n))
 	}
 	if now.failed != nil {
-		l.Problems = append(l.Problems, fmt.Sprintf("the kernel did not take the last change: %v",
+		l.Problems = append(l.Problems, fmt.Sprintf("the kernel refused the last change: %v",
 			now.failed))
 	}
 	return l
@@ -159,11 +160,11 @@ func (k *Keeper) ShowPod(name policy.Name) (*policy.PodView, error) {
 func (k *Keeper) notKnownLocked() string {
 	switch {
 	case !k.listed:
-		return "pods, namespaces and policies were not listed since veild started: what was in " +
-			"force before stays so, see veilctl status"
+		return "veild has not listed pods, namespaces and policies since it started, so the " +
+			"earlier policies stay in force: see the problems in veilctl status"
 	case k.prefixes == nil:
-		return "the nodes' pod prefixes are not known since veild started: what was in force " +
-			"before stays so, see veilctl status"
+		return "veild has not read the nodes' pod prefixes since it started, so the earlier " +
+			"policies stay in force: see the problems in veilctl status"
 	}
 	return ""
 }

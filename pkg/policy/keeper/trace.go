@@ -101,7 +101,7 @@ func (k *Keeper) Trace(ctx context.Context, q Question) (*Trace, error) {
 			return t, nil
 		}
 		if try >= 10*traceTries {
-			return nil, errors.New("policies change faster than they can be compared: ask again")
+			return nil, errors.New("policies change faster than they can be compared: try again")
 		}
 		select {
 		case <-ctx.Done():
@@ -208,7 +208,7 @@ func (k *Keeper) endLocked(text string, node map[netip.Addr]bool) (end, error) {
 		case err != nil:
 			return e, err
 		case at.HostNetwork:
-			return e, fmt.Errorf("pod %s has the network of its node, so no policy is about it: "+
+			return e, fmt.Errorf("pod %s has the network of its node, so no policy applies to it: "+
 				"write the node's address instead", text)
 		case len(at.Addrs) == 0 && at.Node == k.node:
 			return e, fmt.Errorf("pod %s has no address: it is not attached to this node yet", text)
@@ -242,7 +242,7 @@ func elsewhere(ends ...end) string {
 			words = append(words, e.text+" is not a pod")
 		}
 	}
-	return strings.Join(words, ", ") + ": run this on the node of the pod"
+	return strings.Join(words, ", ") + ": run the command on the node of the pod"
 }
 
 // sideLocked judges one side by a plan.
@@ -255,10 +255,10 @@ func (k *Keeper) sideLocked(plan *policy.Plan, d policy.Direction, f policy.Flow
 		s.Why = own.pod + " is not attached to this node yet"
 		return s
 	case own.pod != "":
-		s.Why = fmt.Sprintf("node %s judges it: run this there", own.on)
+		s.Why = fmt.Sprintf("node %s decides it: run the command there", own.on)
 		return s
 	default:
-		s.Why = own.text + " is not a pod: no policy is about it"
+		s.Why = own.text + " is not a pod, so no policy applies to it"
 		return s
 	}
 
@@ -270,7 +270,7 @@ func (k *Keeper) sideLocked(plan *policy.Plan, d policy.Direction, f policy.Flow
 	}
 	s.packet = interpret.Packet{Flow: f, FromNode: d == policy.Ingress && other.self}
 	if s.packet.FromNode {
-		s.Plan, s.Why = policy.Allow.String(), "this node's own processes reach each of its pods"
+		s.Plan, s.Why = policy.Allow.String(), "processes of this node may always reach its pods"
 		return s
 	}
 	verdict := plan.Judge(f)
@@ -290,17 +290,18 @@ func whyOf(v policy.Verdict, s Side, f policy.Flow) string {
 	const dns = 53
 	switch {
 	case v == policy.DenyRelated:
-		return "an ICMP error passes from the destination of the packet that it quotes, from a " +
-			"node on the path, or from outside about a packet to the outside"
+		return "an ICMP error passes only from the destination of the quoted packet, from a node " +
+			"on the path, or from outside about a packet to the outside"
 	case f.Quotes.IsValid():
-		return "it has to do with the connection"
+		return "the ICMP error is related to the connection"
 
 	case v == policy.DenyPending:
-		return "the daemon does not know yet how to judge the pod: it is mute"
+		return "the pod is mute, because veild does not know its policies yet"
 	case v == policy.DenyEgress && f.Port == dns:
-		return "no rule of these policies allows it: an isolated pod needs one for the cluster's DNS"
+		return "no rule of these policies allows it; an isolated pod needs a rule for the " +
+			"cluster's DNS"
 	case v == policy.DenyUnknownPeer:
-		return "it may be for a pod that this node does not know, which the policy denies or passes"
+		return "the peer may be a pod that this node does not know yet, to which a rule may apply"
 	case s.Cluster != "" && v == policy.Allow:
 		return "a rule of ClusterNetworkPolicy " + s.Cluster + " accepts it"
 	case s.Cluster != "":
@@ -310,9 +311,9 @@ func whyOf(v policy.Verdict, s Side, f policy.Flow) string {
 	case len(s.Isolating) == 0:
 		return "no policy isolates the pod in this direction"
 	case f.Src == f.Dst:
-		return "a pod reaches itself"
+		return "a pod may always reach itself"
 	case f.ToNode && len(s.Allowing) == 0:
-		return "policyOwnNode allow: a pod reaches its own node"
+		return "policyOwnNode allow: a pod may always reach its own node"
 	}
 	return ""
 }

@@ -103,7 +103,7 @@ func TestTraceAsksEachSideOfThisNode(t *testing.T) {
 		why string
 	}{
 		"allowed from another node": {"shop/client", "shop/server", 80,
-			[]string{"egress elsewhere", "ingress allow"}, "node there judges it"},
+			[]string{"egress elsewhere", "ingress allow"}, "node there decides it"},
 		"another port": {"shop/client", "shop/server", 81,
 			[]string{"egress elsewhere", "ingress policy_ingress"}, "no rule of these policies"},
 		"another pod": {"shop/open", "shop/server", 80,
@@ -113,11 +113,11 @@ func TestTraceAsksEachSideOfThisNode(t *testing.T) {
 		"DNS": {"shop/server", "shop/far", 53,
 			[]string{"egress policy_egress", "ingress elsewhere"}, "cluster's DNS"},
 		"by address": {"198.18.2.9", "198.18.1.1", 80,
-			[]string{"egress elsewhere", "ingress allow"}, "node there judges it"},
+			[]string{"egress elsewhere", "ingress allow"}, "node there decides it"},
 		"from outside": {"192.0.2.1", "shop/server", 80,
 			[]string{"egress elsewhere", "ingress policy_ingress"}, "192.0.2.1 is not a pod"},
 		"from the node": {"127.0.0.1", "shop/server", 80,
-			[]string{"egress elsewhere", "ingress allow"}, "own processes"},
+			[]string{"egress elsewhere", "ingress allow"}, "processes of this node"},
 		"to the node": {"shop/server", "127.0.0.1", 80,
 			[]string{"egress policy_egress", "ingress elsewhere"}, "127.0.0.1 is not a pod"},
 	} {
@@ -148,8 +148,8 @@ func TestTraceRefusesWhatItCannotAnswer(t *testing.T) {
 	n := traced(t)
 	n.put("unattached", nil)
 	for name, c := range map[string]struct{ from, to, want string }{
-		"both elsewhere": {"shop/client", "shop/far", "run this on the node of the pod"},
-		"no such pod":    {"shop/none", "shop/server", "is not known"},
+		"both elsewhere": {"shop/client", "shop/far", "run the command on the node of the pod"},
+		"no such pod":    {"shop/none", "shop/server", "does not exist or has finished"},
 		"host network":   {"shop/host", "shop/server", "write the node's address"},
 		"no address yet": {"shop/unattached", "shop/server", "not attached to this node yet"},
 		"no end":         {"server", "shop/server", "write NAMESPACE/NAME or an address"},
@@ -204,9 +204,9 @@ func TestProgressSaysWhatIsMissing(t *testing.T) {
 	missing("not listed")
 	n.listed()
 	missing("")
-	missing("shop/deny was not seen yet", denyAll)
+	missing("shop/deny was not received yet", denyAll)
 	n.PutPolicy(denyAll)
-	missing("being put in force", denyAll)
+	missing("veild is putting", denyAll)
 	missing("the deletion of shop/deny")
 	n.step()
 	missing("", denyAll)
@@ -237,9 +237,9 @@ func TestProgressToARevisionSaysWhatIsMissing(t *testing.T) {
 	none := n.Progress(policy.Policies{}).Revision
 	missing("", none)
 	n.PutPolicy(denyAll)
-	missing("was not seen", none)
+	missing("was not received", none)
 	told := n.Status().Told
-	missing("being put in force", told)
+	missing("veild is putting", told)
 	n.step()
 	missing("", told)
 	p := n.Progress(policy.Policies{Namespaced: []policy.Policy{denyAll}})

@@ -174,7 +174,7 @@ func TestWhatATryPredictsHappens(t *testing.T) {
 func TestTryRefusesWhatCannotBe(t *testing.T) {
 	n := newNode(t)
 	if _, err := n.tried(policy.Policies{}); err == nil || !strings.Contains(err.Error(),
-		"were not listed since") {
+		"has not listed pods") {
 		t.Errorf("before the lists: %v", err)
 	}
 	n.put("server", map[string]string{"app": "server"})

@@ -57,7 +57,7 @@ func (k *Keeper) ProgressTo(revision string) Progress {
 		return p
 	}
 	if told := k.revisionLocked(); told != revision {
-		p.Missing = []string{fmt.Sprintf("revision %s of the policies was not seen, %s was",
+		p.Missing = []string{fmt.Sprintf("revision %s of the policies was not received; the newest is %s",
 			revision, told)}
 		return p
 	}
@@ -68,9 +68,9 @@ func (k *Keeper) ProgressTo(revision string) Progress {
 func (k *Keeper) inForceLocked(p Progress) Progress {
 	switch now := k.shown.Load(); {
 	case now.failed != nil:
-		p.Missing = []string{fmt.Sprintf("the kernel did not take the last change: %v", now.failed)}
+		p.Missing = []string{fmt.Sprintf("the kernel refused the last change: %v", now.failed)}
 	case now.plan == nil || now.enforced < k.policyTold:
-		p.Missing = []string{"the last change of policies is being put in force"}
+		p.Missing = []string{"veild is putting the last change of policies in force"}
 	default:
 		p.Enforced, p.Revision = true, k.revisionLocked()
 	}

@@ -81,7 +81,7 @@ func (p *Planner) budget() (denied bool) {
 	}
 
 	problem := fmt.Sprintf("the policies of all namespaces have more than %d lines on this node, "+
-		"and the policies of this one most", MaxNodeLines)
+		"and this namespace has the most: write fewer or smaller policies", MaxNodeLines)
 	for took := -1; total > MaxNodeLines && took != 0; total -= took {
 		namespace := largest(lines)
 		took = p.denyLargest(namespace, (*compile.Namespaced).LineCount, problem)
@@ -110,8 +110,8 @@ func (p *Planner) budgetElements(most int) (denied bool) {
 			elements[namespace] += size(c) - copied[c.Policy.Name]
 		}
 	}
-	problem := fmt.Sprintf("the peers of all policies come to more than %d addresses on this node, "+
-		"and the peers of this namespace to most", MaxElements)
+	problem := fmt.Sprintf("the peers of all policies have more than %d addresses on this node, "+
+		"and this namespace has the most: select fewer peers", MaxElements)
 	for range most {
 		if p.denyLargest(largest(elements), size, problem) == 0 {
 			break

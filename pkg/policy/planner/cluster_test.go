@@ -139,7 +139,7 @@ func TestClusterPolicyThatIsNotUnderstoodFailsClosed(t *testing.T) {
 			"more than 4096 lines"},
 		"large subject": {policy.ClusterPolicy{Name: "a", Pods: large,
 			Rules: [2][]policy.ClusterRule{{rule(policy.Accept)}}}, policy.DenyAdmin,
-			"all pods are selected"},
+			"it selects all pods"},
 		"unknown peer accepted": {clusterPolicy("a", policy.Admin, 0,
 			policy.ClusterRule{Unknown: true}, rule(policy.Accept)), policy.Allow, "does not know"},
 		"unknown peer denied": {clusterPolicy("a", policy.Admin, 0,

@@ -96,7 +96,7 @@ func TestDeciderIsNamed(t *testing.T) {
 
 	ask(from(2, 80), "a", policy.Deny)
 	ask(from(3, 80), "a", policy.Deny) // an unknown peer
-	for i, want := range map[int]string{2: "", 3: "; nothing is known of the pod that has the address"} {
+	for i, want := range map[int]string{2: "", 3: "; the pod that has the address is unknown"} {
 		want = "Deny pods with app=client in all namespaces, ports all" + want
 		if got := p.DecidingRule(p.Plan(), policy.Ingress, from(i, 80)); got != want {
 			t.Errorf("deciding rule %q, want %q", got, want)

@@ -30,7 +30,7 @@ func TestCrossingBlocksDeny(t *testing.T) {
 		Isolates: [2]bool{false, true}, Rules: [2][]policy.Rule{nil, rules}})
 	plan := p.Plan()
 	m := plan.Members[pod.Key()]
-	if m == nil || !strings.Contains(m.Problem, "cross in more than") {
+	if m == nil || !strings.Contains(m.Problem, "overlap in more than") {
 		t.Fatalf("member %+v", m)
 	}
 	if v := plan.Judge(policy.Flow{Src: own, Dst: netip.MustParseAddr("198.18.0.1"), FromPod: true,

@@ -64,7 +64,7 @@ func TestBoundOfAPodIsADenialOfEachOfItsPolicies(t *testing.T) {
 	}
 	got := p.Plan().Denials
 	if len(got) != compile.MaxChainLines/compile.MaxLines+1 ||
-		!strings.HasPrefix(got[0].Problem, "pod shop/web: ingress: the pod's policies have more than") {
+		!strings.HasPrefix(got[0].Problem, "pod shop/web: ingress: everything is denied, because") {
 		t.Errorf("denials %+v, want one per policy", got)
 	}
 }

@@ -34,7 +34,7 @@ func (p *Planner) Find(name policy.Name) (Place, error) {
 }
 
 func noPod(name policy.Name) error {
-	return fmt.Errorf("pod %s is not known: it does not exist, or has finished: %w", name, ErrNoPod)
+	return fmt.Errorf("pod %s does not exist or has finished: %w", name, ErrNoPod)
 }
 
 // Whose returns the pods that have an address. If there are several, none of them is a peer by that
@@ -109,7 +109,7 @@ func (p *Planner) DecidingRule(plan *policy.Plan, d policy.Direction, f policy.F
 	words := fmt.Sprintf("%s %s, ports %s", by.line.Action, peers,
 		compile.PortWords(by.line, by.def))
 	if by.unknown {
-		words += "; nothing is known of the pod that has the address"
+		words += "; the pod that has the address is unknown"
 	}
 	return words
 }
@@ -200,14 +200,14 @@ func (p *Planner) Compare(listed policy.Policies) (differ []string) {
 	for name, l := range all {
 		switch has, known := put[name]; {
 		case !known:
-			differ = append(differ, name+" was not seen yet")
+			differ = append(differ, name+" was not received yet")
 		case !reflect.DeepEqual(has, l):
-			differ = append(differ, "a change of "+name+" was not seen yet")
+			differ = append(differ, "a change of "+name+" was not received yet")
 		}
 	}
 	for name := range put {
 		if _, is := all[name]; !is {
-			differ = append(differ, "the deletion of "+name+" was not seen yet")
+			differ = append(differ, "the deletion of "+name+" was not received yet")
 		}
 	}
 	slices.Sort(differ)

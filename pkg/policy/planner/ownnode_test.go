@@ -56,7 +56,7 @@ func TestBoundWithoutAnAdminTierKeepsTheOwnNodeClosed(t *testing.T) {
 	for i := range compile.MaxChainLines/compile.MaxLines + 1 {
 		p.PutClusterPolicy(denyNodes(fmt.Sprint("nodes-", i), compile.MaxLines-i))
 	}
-	if got := p.Plan().Members[webKey].Problem; !strings.Contains(got, "all is denied") {
+	if got := p.Plan().Members[webKey].Problem; !strings.Contains(got, "everything is denied") {
 		t.Fatalf("problem %q", got)
 	}
 	expect(t, p, toNode(), policy.DenyAdmin)

@@ -120,12 +120,12 @@ func (j *judged) bound(d policy.Direction, defs map[string]*compile.Definition) 
 	problem := ""
 	switch {
 	case j.count > compile.MaxChainLines:
-		problem = fmt.Sprintf("%s: the pod's policies have more than %d lines: all is denied", d,
-			compile.MaxChainLines)
+		problem = fmt.Sprintf("%s: everything is denied, because the pod's policies have more "+
+			"than %d lines: write fewer or smaller rules", d, compile.MaxChainLines)
 	case crossTooOften(j.lines, defs):
-		problem = fmt.Sprintf("%s: the ipBlocks and ports of the pod's policies cross in more than %d "+
-			"places: all is denied; write fewer rules with wide ipBlocks or ranges of ports", d,
-			arrange.MaxBoxes)
+		problem = fmt.Sprintf("%s: everything is denied, because the ipBlocks and ports of the "+
+			"pod's policies overlap in more than %d places: write fewer rules with wide ipBlocks "+
+			"or port ranges", d, arrange.MaxBoxes)
 	default:
 		return ""
 	}

@@ -96,7 +96,8 @@ func (p *Planner) ownPod(name policy.Name) (*policy.Pod, error) {
 	case pod.Node == "":
 		return nil, fmt.Errorf("pod %s is not bound to a node yet: %w", name, ErrElsewhere)
 	case pod.Node != p.node:
-		return nil, fmt.Errorf("pod %s is on node %s: ask there: %w", name, pod.Node, ErrElsewhere)
+		return nil, fmt.Errorf("pod %s is on node %s: run the command there: %w", name, pod.Node,
+			ErrElsewhere)
 	}
 	return pod, nil
 }
@@ -110,7 +111,7 @@ func (p *Planner) ShowPod(name policy.Name, inForce *policy.Plan) (*policy.PodVi
 	}
 	v := &policy.PodView{Pod: name.String(), Addrs: []netip.Addr{}, Policies: []string{}}
 	if pod.HostNetwork {
-		v.Enforced, v.Why = true, "it has the node's network: no policy is about it"
+		v.Enforced, v.Why = true, "it has the node's network, so no policy applies to it"
 		return v, nil
 	}
 
@@ -120,11 +121,11 @@ func (p *Planner) ShowPod(name policy.Name, inForce *policy.Plan) (*policy.PodVi
 	v.Mute = inForce != nil && inForce.Members[key] == nil
 	switch {
 	case v.Mute:
-		v.Why = "the node does not judge it yet: all that it sends and receives is dropped"
+		v.Why = "veild does not know its policies yet, so all its packets are dropped"
 	case !v.Enforced:
-		v.Why = "what is shown is not in force yet"
+		v.Why = "these policies are not in force yet"
 	case len(v.Addrs) == 0:
-		v.Why = "it is not attached yet; its place is reserved"
+		v.Why = "its interface is not attached yet"
 	}
 
 	m := now.Members[key]

@@ -226,8 +226,9 @@ func (a *Servers) closeDead(ctx context.Context) {
 			n, took, err := a.o.Close(c)
 			a.closed(c, n, err, took)
 			if err != nil && !warned[c.Server] {
-				a.o.Log.Warn("connections to an API server that does not answer stay until "+
-					"their programs give up", "server", c.Server, "error", err)
+				a.o.Log.Warn("connections to an API server that does not answer could not be "+
+					"closed; they end when their programs give up", "server", c.Server,
+					"error", err)
 			}
 			warned[c.Server] = err != nil
 			if n > 0 {

@@ -48,7 +48,8 @@ func (a *Servers) askByEvidence(ctx context.Context) {
 		a.ask(silent, time.Now())
 		pause = max(lookEvery, lookShare*time.Since(began))
 		if err != nil && !warned {
-			a.o.Log.Warn("a lost API server is found out later: retransmissions to it cannot be read",
+			a.o.Log.Warn("veild notices the loss of an API server later, because it cannot read "+
+				"retransmissions",
 				"error", err)
 		}
 		warned = err != nil
@@ -68,7 +69,7 @@ func (a *Servers) countConnections(ctx context.Context) {
 		count, err := a.o.Count(a.sockets(false))
 		pause = max(countEvery, countShare*time.Since(began))
 		if err != nil && !warned {
-			a.o.Log.Warn("connections to API servers are counted in part", "error", err)
+			a.o.Log.Warn("not all connections to API servers could be counted", "error", err)
 		}
 		warned = err != nil
 		a.counted(count)

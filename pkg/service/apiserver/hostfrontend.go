@@ -118,16 +118,16 @@ func (a *Servers) hostProblemLocked(addr netip.AddrPort) (why, cure string) {
 	switch {
 	case len(a.servers) == 0:
 	case servers == 0:
-		return untranslated + "no API server of its family is known",
+		return untranslated + "no API server has an address of its IP family",
 			"write an address of the other family"
 	case a.o.Verify == nil:
-		return untranslated + "veild's kubeconfig has no CA to verify certificates by",
+		return untranslated + "veild's kubeconfig has no CA to verify certificates",
 			"set certificate-authority in it"
 	case named > 0 && len(lacking) > 0:
-		return fmt.Sprintf("is named by the certificates of %d of %d API servers, and does not lead "+
-			"to %s", named, named+len(lacking), list), cure
+		return fmt.Sprintf("is named by the certificates of only %d of %d API servers, so it is "+
+			"not translated to %s", named, named+len(lacking), list), cure
 	case len(lacking) > 0:
-		return untranslated + "no certificate of an API server names it, of " + list, cure
+		return untranslated + "it is not named by the certificates of " + list, cure
 	case named == 0 && judged > 0:
 		return untranslated + "no certificate of an API server could be verified",
 			"renew the certificates or the CA of veild's kubeconfig"

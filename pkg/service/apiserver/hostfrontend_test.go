@@ -42,17 +42,17 @@ func TestServersOfHostFrontends(t *testing.T) {
 		"nothing is known yet": {nil, "", ""},
 		"both name it":         {[]step{{first, named}, {second, named}}, "1 2", ""},
 		"one names it": {[]step{{first, named}, {second, unnamed}}, "1",
-			"named by the certificates of 1 of 2 API servers, and does not lead to 198.18.0.2:6443; add " +
-				"198.18.0.1 to the names of these certificates"},
+			"named by the certificates of only 1 of 2 API servers, so it is not translated to " +
+				"198.18.0.2:6443; add 198.18.0.1 to the names of these certificates"},
 		"none names it": {[]step{{first, unnamed}, {second, unnamed}}, "",
-			"198.18.0.1:6443 is not translated, so its clients do not fail over: no certificate of " +
-				"an API server names it, of 198.18.0.1:6443, 198.18.0.2:6443; add 198.18.0.1 to"},
+			"198.18.0.1:6443 is not translated, so its clients do not fail over: it is not " +
+				"named by the certificates of 198.18.0.1:6443, 198.18.0.2:6443; add 198.18.0.1 to"},
 		"one of the other family names it": {[]step{{other, named}, {first, unnamed}}, "",
-			"no certificate of an API server names it, of 198.18.0.1:6443;"},
+			"it is not named by the certificates of 198.18.0.1:6443;"},
 		"no certificate is right": {[]step{{first, wrong}, {second, wrong}}, "",
 			"no certificate of an API server could be verified"},
 		"a certificate is renewed without it": {[]step{{first, named}, {second, named},
-			{second, unnamed}}, "1", "certificates of 1 of 2"},
+			{second, unnamed}}, "1", "certificates of only 1 of 2"},
 		"a certificate becomes wrong": {[]step{{first, named}, {second, named}, {second, wrong}}, "1",
 			""},
 		"one is silent": {[]step{{first, named}, {second, named},
@@ -60,12 +60,12 @@ func TestServersOfHostFrontends(t *testing.T) {
 		"one was silent": {[]step{{first, named}, {second, named}, {first, prober.Observation{}},
 			{first, prober.Observation{Up: true}}}, "1 2", ""},
 		"all that name it are silent": {[]step{{first, named}, {second, unnamed},
-			{first, prober.Observation{}}}, "", "certificates of 1 of 2"},
+			{first, prober.Observation{}}}, "", "certificates of only 1 of 2"},
 		"one is not ready": {[]step{{first, named}, {second, named},
 			{first, prober.Observation{Up: true, Readiness: prober.NotReady}}}, "2", ""},
 		"none that names it is ready": {[]step{{first, named}, {second, unnamed},
 			{first, prober.Observation{Up: true, Readiness: prober.NotReady}}}, "1",
-			"certificates of 1 of 2"},
+			"certificates of only 1 of 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend),
@@ -109,9 +109,9 @@ func TestHostFrontendsThatLeadNowhere(t *testing.T) {
 		verify func(tls.ConnectionState) error
 		want   string
 	}{
-		"no CA": {hostFrontend.String(), nil, "has no CA to verify certificates by"},
+		"no CA": {hostFrontend.String(), nil, "has no CA to verify certificates"},
 		"no server of its family": {"[fd42::9]:6443", func(tls.ConnectionState) error { return nil },
-			"no API server of its family is known"},
+			"no API server has an address of its IP family"},
 	} {
 		a := newServers(Known{Remembered: nettest.AddrPorts("198.18.0.1:6443"),
 			Host: nettest.AddrPorts(c.addr)})

@@ -93,8 +93,8 @@ func (a *Servers) problemsLocked() (out []string) {
 	for addr, s := range a.servers {
 		if s.left.IsZero() && s.trust == prober.TrustRefused {
 			out = append(out, fmt.Sprintf("the certificate of the API server %s cannot be verified "+
-				"by the CA of veild's kubeconfig, which others may share: %v; if the network can be "+
-				"trusted, renew that certificate or the CA in the kubeconfig", addr, s.distrust))
+				"by the CA of veild's kubeconfig: %v; check that no attacker answers for it, then "+
+				"renew the certificate or the CA in the kubeconfig", addr, s.distrust))
 		}
 	}
 	out = append(out, a.hostProblemsLocked()...)

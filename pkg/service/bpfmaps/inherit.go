@@ -124,8 +124,8 @@ func closeMaps(maps map[string]*ebpf.Map) {
 func (t *Table) fill(s service.MapContent) error {
 	resized, without := s.Resize(t.limits)
 	if without > 0 {
-		t.log.Warn("addresses of services have no room in the new table and are not served until "+
-			"it is larger: raise services.limits", "addresses", without)
+		t.log.Warn("the new table has no room for some addresses of services, which are not "+
+			"served: raise services.limits", "addresses", without)
 	}
 	c := service.Changes{SourceRanges: resized.SourceRanges}
 	for k, v := range resized.Members {

@@ -251,7 +251,7 @@ func (t *Table) adopt(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 		return nil, fmt.Errorf("map %s: open pin: %w", name, err)
 	}
 	if err := spec.Compatible(m); err != nil {
-		t.log.Warn("pinned map of services is of another size or version and is replaced",
+		t.log.Warn("a pinned map of services has another size or version and is replaced",
 			"map", name, "why", err.Error())
 		m.Close()
 		return nil, nil

@@ -169,10 +169,10 @@ func (h *Ports) serveLocked(addr string, name service.Name) {
 		if name == (service.Name{}) {
 			of = "services.healthAddress"
 		}
-		text := fmt.Sprintf("%s %s cannot be listened on, so balancers send this node nothing: "+
-			"%v; end the program that has the port", of, addr, err)
+		text := fmt.Sprintf("%s %s: cannot listen, so load balancers send nothing to this node: "+
+			"end the program that uses the port: %v", of, addr, err)
 		if h.failed[addr] == "" {
-			h.log.Warn("balancers do not learn that this node serves", "problem", text)
+			h.log.Warn("a health check port cannot be served", "problem", text)
 		}
 		h.failed[addr] = text
 		return
@@ -188,7 +188,7 @@ func (h *Ports) serveLocked(addr string, name service.Name) {
 	h.servers[addr] = &server{name, s}
 	go func() {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			h.log.Warn("health checks are not answered any more", "service", name, "address", addr,
+			h.log.Warn("health checks are no longer answered", "service", name, "address", addr,
 				"error", err)
 		}
 	}()

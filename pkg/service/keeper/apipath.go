@@ -42,7 +42,7 @@ func (f *Feature) goWithoutAPIPath(err error) error {
 func (f *Feature) remove() error {
 	taken, err := Remove()
 	for _, t := range taken {
-		f.o.Log.Info("removed what translated services", "what", t)
+		f.o.Log.Info("removed a part of the table of services", "what", t)
 	}
 	return err
 }

@@ -47,8 +47,8 @@ func (k *Keeper) abortStale(ctx context.Context) {
 		n, err := k.abort()
 		if err != nil {
 			if !failed {
-				k.log.Warn("programs that send datagrams to a backend that has gone may go on; "+
-					"looking again", "every", k.abortRetry, "error", err)
+				k.log.Warn("UDP sockets may still send to a removed backend, because they could "+
+					"not be disconnected; trying again", "every", k.abortRetry, "error", err)
 			}
 			pause = k.abortRetry
 			k.findStale()
@@ -56,7 +56,7 @@ func (k *Keeper) abortStale(ctx context.Context) {
 
 		failed = err != nil
 		if n > 0 {
-			k.log.Info("disconnected UDP sockets whose backend has gone", "sockets", n)
+			k.log.Info("disconnected UDP sockets from removed backends", "sockets", n)
 		}
 
 		select {

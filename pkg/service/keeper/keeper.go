@@ -166,8 +166,8 @@ func (k *Keeper) Begin() error {
 	k.api.Adopt(state)
 	given, err := k.table.Given(k.api.Frontends())
 	if err != nil {
-		k.log.Warn("connections to API servers that left the list before are left to "+
-			"their programs", "error", err)
+		k.log.Warn("veild cannot close connections to API servers that an earlier process removed "+
+			"from the list", "error", err)
 	}
 	k.api.AdoptLeft(given)
 	k.setAPIServer()
@@ -176,8 +176,8 @@ func (k *Keeper) Begin() error {
 	}
 	k.api.Written(k.own.entry)
 	if k.own.late = k.table.Fresh(); k.own.late {
-		k.log.Warn("the table of services in force is of another version and stays until the " +
-			"services are listed")
+		k.log.Warn("the table of services in the kernel has another version and stays in force " +
+			"until the services are listed")
 		return nil
 	}
 	return k.attach(len(state.Frontends))
@@ -259,7 +259,7 @@ func (k *Keeper) listenLater() {
 func (k *Keeper) SetNodes(n int) { k.api.SetNodes(n) }
 
 // errEnded is the error of Ask after Run has ended.
-var errEnded = errors.New("the table of services is not kept any more")
+var errEnded = errors.New("veild ends and no longer maintains the table of services")
 
 // Ask calls f with the planner between two turns and returns after f. An error means that f was not
 // called: ctx is done, or Run has ended.
@@ -324,10 +324,10 @@ func (k *Keeper) findProblems() {
 			k.log.Warn("more services have problems: see veilctl status")
 			break
 		}
-		k.log.Warn("a service is not served as it asks", "problem", text)
+		k.log.Warn("a service is not served as its object requests", "problem", text)
 	}
 	if n := len(newIn(before, now)); n > 0 {
-		k.log.Info("problems of services are over", "number", n)
+		k.log.Info("problems of services ended", "number", n)
 	}
 }
 

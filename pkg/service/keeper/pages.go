@@ -14,16 +14,16 @@ import (
 )
 
 // errNoServices is the answer of all pages if this node has no table.
-var errNoServices = errors.New("services are not translated by veild on this node: " +
+var errNoServices = errors.New("veild does not translate services on this node: " +
 	"serviceProxy is none")
 
 // errAPIOnly explains why an existing service may not be shown beside another proxy.
-var errAPIOnly = errors.New("serviceProxy is none: veild translates the API servers' own service " +
-	"alone, and another proxy all others")
+var errAPIOnly = errors.New("serviceProxy is none: veild translates only the service kubernetes, " +
+	"and another proxy translates all others")
 
 // errNotListed explains why an existing service may not be shown.
-var errNotListed = errors.New("services are not listed since veild started: the former table " +
-	"is in force; only API servers are shown")
+var errNotListed = errors.New("veild has not listed the services since it started: the earlier " +
+	"table is in force, and only API servers can be shown; see the problems in veilctl status")
 
 // Pages returns the admin socket's pages about services.
 func (f *Feature) Pages() map[string]telemetry.Page {
@@ -94,9 +94,8 @@ func traceService(p *service.Planner, r *http.Request) (any, error) {
 		f, ok = p.At(addr, protocol, scope)
 	}
 	if !ok && p.Keeps(addr, protocol, scope) {
-		return nil, fmt.Errorf("%s %s from %s is kept from before veild started (not listed yet, "+
-			"or the table is full): see veilctl status",
-			protocol, addr, scope)
+		return nil, fmt.Errorf("%s %s from %s is in force from an earlier veild, because services "+
+			"are not listed yet or the table is full: see veilctl status", protocol, addr, scope)
 	}
 	if !ok {
 		return nil, fmt.Errorf("%s %s from %s belongs to no service; packets are not translated",
@@ -134,8 +133,8 @@ func (f *Feature) Status(s *telemetry.Status) {
 
 	problems := slices.Concat(known.Problems, known.API.Problems)
 	if known.Failed != "" {
-		problems = append(problems, "the table of services cannot be written and stays as it is: "+
-			known.Failed)
+		problems = append(problems, "the table of services cannot be written, so its last content "+
+			"stays in force: "+known.Failed)
 	}
 	counters, err := f.table.Counters()
 	if err != nil {

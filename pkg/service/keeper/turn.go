@@ -134,8 +134,8 @@ func (k *Keeper) failed(err error) {
 	k.health.Follows(err == nil)
 	switch {
 	case err != nil && was == "":
-		k.log.Warn("the table of services cannot be written; it stays as it is and is tried again",
-			"error", err)
+		k.log.Warn("the table of services cannot be written, so its last content stays in force; "+
+			"trying again", "error", err)
 	case err == nil:
 		k.log.Info("the table of services could be written again")
 	}

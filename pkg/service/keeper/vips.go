@@ -80,8 +80,8 @@ func (f *Feature) Closed() []netip.Addr {
 func (f *Feature) inUse(addrs []netip.Addr) []netip.Addr {
 	used, err := f.links.InUse(addrs)
 	if err != nil {
-		f.o.Log.Warn("addresses of services that went stay closed to pods, since it is not known "+
-			"whether they have flows", "addresses", addrs, "error", err)
+		f.o.Log.Warn("addresses of deleted services stay closed to pods, because veild cannot "+
+			"read whether they have flows", "addresses", addrs, "error", err)
 		return addrs
 	}
 	return used

@@ -199,7 +199,7 @@ func (s *Links) Allow(names map[string]bool) error {
 			err = s.allowLink(h, l)
 		}
 		if err := goneIsFine(tchook.LinkError(err)); err != nil {
-			s.log.Warn("packets of a link take the kernel's way", "link", name, "error", err)
+			s.log.Warn("packets of a link do not take the fast path", "link", name, "error", err)
 		}
 	}
 

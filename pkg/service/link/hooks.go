@@ -69,9 +69,8 @@ func (c clsact) attach(h *nl.Handle, p point, name string, prog *ebpf.Program) e
 func (clsact) put(h *nl.Handle, p point, name string, prog *ebpf.Program) error {
 	f := tchook.Filter(p.index, p.dir, filterPriority, abi.TCHandle, name, prog)
 	if err := h.FilterReplace(f); err != nil {
-		return fmt.Errorf("put filter (priority %d must be free or a bpf filter's, and the qdisc "+
-			"clsact rather than ingress): %w",
-			filterPriority, tchook.LinkError(err))
+		return fmt.Errorf("add filter: %w; the qdisc must be clsact, not ingress, and priority %d "+
+			"must be free or used by a bpf filter", tchook.LinkError(err), filterPriority)
 	}
 	return nil
 }

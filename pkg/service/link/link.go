@@ -39,8 +39,8 @@ var linkPrograms = []string{progIn, progInL3, progPodIn, progPodOut, progTunnelI
 
 // errTaken is the error of a link without tcx that has the qdisc ingress. That qdisc has programs
 // for ingress only, and a link cannot have both it and clsact.
-var errTaken = errors.New("the link has the qdisc ingress (as with the plugin bandwidth), " +
-	"not clsact: use Linux 6.6, or remove the limit")
+var errTaken = errors.New("the link has the qdisc ingress instead of clsact, as with the plugin " +
+	"bandwidth: use Linux 6.6, or remove the pod's bandwidth limit")
 
 // direction is the direction of packets at a link.
 type direction = tchook.Direction
@@ -179,7 +179,7 @@ func (s *Links) attachLinks() (changed []string, whole bool, err error) {
 	}
 	defer h.Close()
 	if err := s.forgetRoutes(links); err != nil {
-		s.log.Warn("links that are gone are still known", "error", err)
+		s.log.Warn("entries of deleted links could not be removed", "error", err)
 	}
 
 	// The programs that translate replies come first.
@@ -202,7 +202,7 @@ func (s *Links) attachLinks() (changed []string, whole bool, err error) {
 
 // notTranslated logs that a link has no programs.
 func (s *Links) notTranslated(l nl.Link, err error) {
-	s.log.Warn("packets at a link are not translated to services", "link", l.Attrs().Name,
+	s.log.Warn("services are not translated for packets at a link", "link", l.Attrs().Name,
 		"error", err)
 }
 
@@ -214,11 +214,12 @@ func (s *Links) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, err
 		return nil, nil // the loss of its master causes another event
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look at the master of %s: %w", l.Attrs().Name, err)
+		return nil, fmt.Errorf("read the master of %s: %w", l.Attrs().Name, err)
 	}
 	hk, want := hooksFor(s.tcx), planLink(l, master)
 	if err := s.routeLink(h, hk, l, want[ingress], settled); err != nil {
-		s.log.Warn("packets of a link take the kernel's way", "link", l.Attrs().Name, "error", err)
+		s.log.Warn("packets of a link do not take the fast path", "link", l.Attrs().Name,
+			"error", err)
 	}
 
 	var changed []string

@@ -58,7 +58,7 @@ func (s *Links) WatchLinks(ctx context.Context) error {
 			return nil
 		})
 		if err != nil {
-			s.log.Warn("links that come get their programs late or never", "error", err)
+			s.log.Warn("new links get the programs of services late or never", "error", err)
 		}
 	})
 
@@ -80,7 +80,7 @@ func (s *Links) WatchLinks(ctx context.Context) error {
 			again(l)
 		}
 	}, func(err error) {
-		s.log.Warn("link changes were lost, looking at all links again for services", "error", err)
+		s.log.Warn("events of links were lost; reading all links again for services", "error", err)
 	})
 	if err != nil {
 		return fmt.Errorf("watch links for services: %w", err)
@@ -117,7 +117,7 @@ func (s *Links) serveLate(ctx context.Context, h *nl.Handle, late <-chan lateLin
 		l, err := h.LinkByIndex(next.index)
 		if err != nil {
 			if !errors.Is(tchook.LinkError(err), tchook.ErrLinkGone) {
-				s.log.Warn("packets at a link are not translated to services", "index", next.index,
+				s.log.Warn("services are not translated for packets at a link", "index", next.index,
 					"error", err)
 			}
 			continue
@@ -154,12 +154,12 @@ func (s *Links) attachServed(h *nl.Handle, l nl.Link, settled bool) bool {
 			err = s.forgetRoutes(links)
 		}
 		if err != nil {
-			s.log.Warn("links that are gone are still known", "error", err)
+			s.log.Warn("entries of deleted links could not be removed", "error", err)
 		}
 	}
 	if _, err := s.countPodClients(h); err != nil {
-		s.log.Warn("pods that are gone are still known as callers of services, for which there is "+
-			"room for so many only", "error", err)
+		s.log.Warn("entries of deleted pods could not be removed from the bounded map of clients "+
+			"of services", "error", err)
 	}
 	return s.whole && err == nil
 }

@@ -34,17 +34,17 @@ func CgroupOf(cfg config.Config) (string, error) {
 }
 
 // errPartOfTree matches a cgroup tree that is only a part of the machine's tree.
-var errPartOfTree = errors.New("only a part of the node's tree of cgroups: only veild's own " +
-	"sockets would be translated")
+var errPartOfTree = errors.New("only a part of the node's cgroup tree, so services would be " +
+	"translated only for veild's own sockets")
 
 // wholeTree returns errPartOfTree unless path is the root of the machine's tree.
 func wholeTree(path string) error {
 	part, err := PartOfTree(path)
 	if err != nil {
-		return fmt.Errorf("look at the tree of cgroups: %w", err)
+		return fmt.Errorf("read the cgroup tree: %w", err)
 	}
 	if part {
-		return fmt.Errorf("%s is %w: add manifests/components/services (with serviceProxy: none "+
+		return fmt.Errorf("%s is %w: add manifests/components/services (with serviceProxy: none, "+
 			"manifests/components/api-path), or set services.cgroup to the root of the tree",
 			path, errPartOfTree)
 	}

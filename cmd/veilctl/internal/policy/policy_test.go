@@ -72,7 +72,7 @@ func TestPolicyVerbs(t *testing.T) {
 
 	fast, slow := webPod(), webPod()
 	fast.Pod, fast.FastPath = "shop/fast", &policy.FastPathView{Has: true}
-	slow.Pod, slow.FastPath = "shop/slow", &policy.FastPathView{Why: "policies judge its packets"}
+	slow.Pod, slow.FastPath = "shop/slow", &policy.FastPathView{Why: "policies apply to it"}
 
 	good := policy.PolicyView{Policy: "shop/web", Tier: "NetworkPolicy",
 		Directions: []string{"ingress", "egress"}, Pods: []string{"shop/web", "shop/mute"}, Enforced: true,
@@ -128,7 +128,7 @@ func TestPolicyVerbs(t *testing.T) {
 		"show a pod with the fast path": {fine, "show shop/fast", []string{"Fast path  yes"},
 			verb.ExitOK},
 		"show a pod without it": {fine, "show shop/slow", []string{
-			"Fast path  no: policies judge its packets"}, verb.ExitOK},
+			"Fast path  no: policies apply to it"}, verb.ExitOK},
 		"show nobody":       {fine, "show shop/none", []string{"no such pod"}, verb.ExitWrong},
 		"show what":         {fine, "show", []string{"NAMESPACE/NAME"}, verb.ExitUsage},
 		"show no namespace": {fine, "show web", []string{"such as shop/web"}, verb.ExitUsage},

@@ -34,7 +34,7 @@ func webTrace(ingress keeper.Side) keeper.Trace {
 		Differs: ingress.Differs, Paths: []keeper.Path{{
 			From: netip.MustParseAddr("198.18.2.9"), To: netip.MustParseAddr("198.18.1.2"),
 			Sides: []keeper.Side{{Direction: "egress", Pod: "shop/client",
-				Why: "node node-2 judges it: run this there"}, ingress}}}}
+				Why: "node node-2 decides it: run the command there"}, ingress}}}}
 }
 
 func TestPolicyTrace(t *testing.T) {
@@ -46,7 +46,7 @@ func TestPolicyTrace(t *testing.T) {
 		"allowed": {keeper.Side{Plan: "allow", Kernel: "allow", Rule: "in_c1: x return",
 			Isolating: []string{"shop/deny", "shop/web"}, Allowing: []string{"shop/web"}},
 			[]string{"by node node-1: allowed here; another node also decides",
-				"egress   shop/client  elsewhere  elsewhere  node node-2 judges it",
+				"egress   shop/client  elsewhere  elsewhere  node node-2 decides it",
 				"ingress  shop/web     allow      allow      allowed by shop/web",
 				"ingress decided by in_c1: x return"}, verb.ExitOK},
 		"denied": {keeper.Side{Plan: "policy_ingress", Kernel: "policy_ingress",
@@ -144,7 +144,7 @@ func TestPolicyWait(t *testing.T) {
 			return next, nil
 		},
 	})
-	late := keeper.Progress{Node: "node-1", Missing: []string{"shop/web was not seen yet"}}
+	late := keeper.Progress{Node: "node-1", Missing: []string{"shop/web was not received yet"}}
 	done := keeper.Progress{Node: "node-1", Enforced: true, Policies: 3}
 
 	for name, c := range map[string]struct {
@@ -158,7 +158,7 @@ func TestPolicyWait(t *testing.T) {
 		"after some": {[]keeper.Progress{late, late, done}, "-o json", `"enforced": true`,
 			verb.ExitOK},
 		"never": {[]keeper.Progress{late}, "--timeout 1ms",
-			"not enforced after 1ms: shop/web was not seen yet", verb.ExitWrong},
+			"not enforced after 1ms: shop/web was not received yet", verb.ExitWrong},
 		"none": {nil, "", "policy is none", verb.ExitWrong},
 		"a kubeconfig that is missing": {nil, "--cluster --kubeconfig /nonexistent/config",
 			"/nonexistent/config", verb.ExitWrong},

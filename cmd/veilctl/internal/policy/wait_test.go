@@ -32,7 +32,7 @@ func TestPolicyWaitComparesARevisionBeforeItLists(t *testing.T) {
 	})
 
 	enforced := keeper.Progress{Node: "node-1", Enforced: true, Policies: 4}
-	late := keeper.Progress{Node: "node-1", Missing: []string{"shop/web was not seen yet"}}
+	late := keeper.Progress{Node: "node-1", Missing: []string{"shop/web was not received yet"}}
 	for name, c := range map[string]struct {
 		args   string
 		listed keeper.Progress

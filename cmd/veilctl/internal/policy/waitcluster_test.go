@@ -55,7 +55,7 @@ func runToTheEnd(t *testing.T, w *clusterWait, timeout time.Duration) (r cluster
 func TestPolicyWaitOfAClusterAsksLateNodesAgain(t *testing.T) {
 	late := func(asked int) (string, error) {
 		if asked < 3 {
-			return "", errors.New("shop/web was not seen yet")
+			return "", errors.New("shop/web was not received yet")
 		}
 		return `{"enforced":true,"policies":2}`, nil
 	}
@@ -93,7 +93,7 @@ func TestPolicyWaitOfAClusterComparesRevisionsBeforeItLists(t *testing.T) {
 				t.Errorf("%s was asked about revision %q", pod, revision)
 			}
 			if pod == late && listed[pod] < 2 {
-				return nil, errors.New("shop/web was not seen yet")
+				return nil, errors.New("shop/web was not received yet")
 			}
 			return []byte(`{"enforced":true,"policies":2,"revision":"r1"}`), nil
 		},
