@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // fromOutside is a connection of an external client to a pod of this node, or with SNAT to a pod of
@@ -120,7 +121,7 @@ func TestSlowerProcessorKeepsFlags(t *testing.T) {
 
 		c.sends(t, tcpACK)
 		reply := flowKeyOf(c.pod, c.client, unix.IPPROTO_TCP, flowOut)
-		if f := flows(t, c.coll)[reply]; f.Flags != flowEstablished|flowBackendFIN {
+		if f := flows(t, c.coll)[reply]; f.Flags&^flowShared != flowEstablished|flowBackendFIN {
 			t.Errorf("the reply entry has flags %#x, want the backend's FIN", f.Flags)
 		}
 	})
@@ -178,8 +179,8 @@ func TestFlagsOfTwoProcessorsAreKept(t *testing.T) {
 		k := flowKeyOf(pod, at(a.client, 10_000+i), unix.IPPROTO_TCP, flowOut)
 		var reply flow
 		errtest.Must(t, coll.Maps["service_tcp"].Lookup(k, &reply))
-		if reply.Flags != all {
-			t.Fatalf("connection %d: the reply entry has flags %#x, want %#x", i, reply.Flags, all)
+		if reply.Flags != all|flowShared {
+			t.Fatalf("connection %d: the reply entry has flags %#x, want %#x", i, reply.Flags, all|flowShared)
 		}
 	}
 }
@@ -199,7 +200,7 @@ func TestConnectionsFromAReusedPortBeginAnew(t *testing.T) {
 		}
 		c.evict(t, "service_tcp", former)
 		for k, f := range flows(t, c.coll) {
-			if f.Flags&^(flowForward|flowSNAT) != 0 {
+			if f.Flags&^(flowForward|flowSNAT|flowShared) != 0 {
 				t.Errorf("entry %+v has flags %#x of the former connection", k, f.Flags)
 			}
 		}
@@ -244,4 +245,43 @@ func TestForgedSYNEndsNoConnection(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestReplyEntriesWithSNATDoNotHoldAtIngress sends a packet of the backend to the client instead of
+// the SNAT address: it is not a reply of the flow.
+func TestReplyEntriesWithSNATDoNotHoldAtIngress(t *testing.T) {
+	connections(t, func(t *testing.T, c fromOutside) {
+		c.opens(t)
+		mark := uint32(0)
+		if c.node.Port() == 30080 {
+			mark = abi.ServiceMark
+		}
+		in := segment(c.pod, c.client, unix.IPPROTO_TCP, tcpACK, "")
+		expectPacket(t, c.coll, "service_pod_in", in, in, 0, mark)
+	})
+}
+
+// TestFlowsWithSeparateReplyEntriesGoOn checks that the programs find a flow of programs without
+// FLOW_SHARED, which stored a reply entry for each hook.
+func TestFlowsWithSeparateReplyEntriesGoOn(t *testing.T) {
+	connections(t, func(t *testing.T, c fromOutside) {
+		if c.node.Port() == 30090 {
+			return // with SNAT, they are separate
+		}
+		c.opens(t)
+		reply := flowKeyOf(c.pod, c.client, unix.IPPROTO_TCP, flowOut)
+		f := flows(t, c.coll)[reply]
+		f.Flags &^= flowShared
+		putFlow(t, c.coll, reply, f)
+		own := flowKeyOf(c.pod, c.client, unix.IPPROTO_TCP, flowIn)
+		f.Addr = c.client.Addr().As16()
+		f.Port = own.Dport
+		putFlow(t, c.coll, own, f)
+
+		in := segment(c.pod, c.client, unix.IPPROTO_TCP, tcpACK, "")
+		expectPacket(t, c.coll, "service_pod_in", in, in, 0, abi.ServiceMark)
+		c.answers(t, tcpACK)
+		c.sends(t, tcpFIN|tcpACK)
+		c.answers(t, tcpFIN|tcpACK)
+	})
 }

@@ -40,7 +40,7 @@ const (
 	flowIn, flowOut uint8 = 0, 1
 
 	flowForward, flowSNAT, flowClientFIN, flowRST, flowClientSent, flowReplied, flowBackendFIN,
-	flowHostRouted, flowCopied uint32 = 1, 2, 4, 8, 16, 32, 128, 256, 512
+	flowHostRouted, flowCopied, flowShared uint32 = 1, 2, 4, 8, 16, 32, 128, 256, 512, 1024
 
 	flowEstablished = flowClientSent | flowReplied
 )
@@ -83,7 +83,7 @@ func tagged(k flowKey, f flow) flow {
 		pair(f.Addr[0:], f.Addr[4:], 0xc4ceb9fe, 0x1a85ec53) +
 		pair(f.Addr[8:], f.Addr[12:], 0x94d049bb, 0x133111eb) +
 		pair(ports, rest, 0xbf58476d, 0x1ce4e5b9) +
-		uint64(f.Flags&(flowForward|flowSNAT|flowHostRouted))*0xd1b54a35
+		uint64(f.Flags&(flowForward|flowSNAT|flowHostRouted|flowShared))*0xd1b54a35
 	f.Tag = uint32(h ^ h>>32)
 	return f
 }
@@ -293,8 +293,8 @@ func TestConnectionsAreEstablishedByBothEnds(t *testing.T) {
 			{"the backend refuses", tcpRST | tcpACK, tcpACK, 0, 0},
 			{"the client opens again", tcpSYN | tcpACK, tcpSYN, 0, 0},
 			{"the client gives up", tcpSYN | tcpACK, tcpRST, 0, 0},
-			{"the client goes on", tcpSYN | tcpACK, tcpACK, 3, 4},
-			{"the client goes on and ends", tcpSYN | tcpACK, tcpFIN | tcpACK, 3, 4},
+			{"the client goes on", tcpSYN | tcpACK, tcpACK, 2, 4},
+			{"the client goes on and ends", tcpSYN | tcpACK, tcpFIN | tcpACK, 2, 4},
 		} {
 			t.Run(a.name+"/"+c.situation, func(t *testing.T) {
 				for pod, want := range map[string]int{a.pod1: c.want, a.pod2: c.snatWant} {

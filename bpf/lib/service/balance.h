@@ -174,12 +174,12 @@ static __always_inline int flow_is_answered(struct work *w, __u32 now)
 	       same_addr(&reply->addr, &w->in.key.dst) && !flow_expired(PROTO_UDP, reply, now);
 }
 
-/* Clears FLOW_SUSPECT of a reply entry of w->in.key. Returns its flags, or 0 without an entry. */
-static __noinline __u32 reply_entry_trust(struct work *w, enum flow_hook hook)
+/* Clears FLOW_SUSPECT of the reply entry of w->in.key. Returns its flags, or 0 without an entry. */
+static __noinline __u32 reply_entry_trust(struct work *w)
 {
 	struct flow *f;
 
-	entry_key_from_backend(w, hook);
+	entry_key_from_backend(w, FLOW_OUT);
 	f = flow_read(&w->scratch.entry_key, &w->scratch.found);
 	if (!f)
 		return 0;
@@ -212,7 +212,6 @@ static __always_inline int balance_is_new(struct work *w, const struct flow *f, 
 	}
 
 	/* The client opens a connection by the service, so the suspicion no longer holds. */
-	reply_entry_trust(w, FLOW_IN);
-	flags |= reply_entry_trust(w, FLOW_OUT) & (FLOW_RST | FLOW_REPLIED);
+	flags |= reply_entry_trust(w) & (FLOW_RST | FLOW_REPLIED);
 	return flags & FLOW_CLOSING || flow_timed_out(PROTO_TCP, flags, f->used, now);
 }

@@ -64,6 +64,37 @@ static __always_inline int flow_expired(__u8 protocol, const struct flow *f, __u
 	return flow_timed_out(protocol, f->flags, f->used, now);
 }
 
+/* Which entry of a packet that comes in is looked up first; see flow_read_in. */
+#define READ_OWN_FIRST	  0
+#define READ_SHARED_FIRST 1
+#define READ_OWN_ALONE	  2
+
+/*
+ * Copies the entry of a packet that comes in, whose key has the hook FLOW_IN: its own, or the
+ * shared reply entry of its flow, as one that rewrites nothing. Returns the entry, or NULL if there
+ * is none or a shared one has timed out. order is one of READ_*.
+ */
+static __noinline struct flow *flow_read_in(
+	struct flow_key *key, struct flow *copy, __u32 now, int order)
+{
+	struct flow *f = order == READ_SHARED_FIRST ? 0 : flow_read(key, copy);
+
+	if (f || order == READ_OWN_ALONE)
+		return f;
+
+	key->hook = FLOW_OUT;
+	f = flow_read(key, copy);
+	key->hook = FLOW_IN;
+	if (f && copy->flags & FLOW_SHARED &&
+		!(key->protocol == PROTO_UDP && flow_expired(PROTO_UDP, copy, now))) {
+		copy->addr = key->dst;
+		copy->port = key->dport;
+		return f;
+	}
+
+	return order == READ_SHARED_FIRST ? flow_read(key, copy) : 0;
+}
+
 /*
  * Reports whether a new flow of the client may take the SNAT port of a TCP flow, if no other port
  * is free. f is the ingress reply entry of that flow. Both ends must have closed it: an end that

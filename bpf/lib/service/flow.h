@@ -10,9 +10,9 @@
  *	client > service  in   client > backend   out   snat:port > backend
  *	service > client  out  backend > client   in    backend > snat:port
  *
- * A hook looks up one key: the packet as it is there. A flow has four entries. Where the client's
- * packets keep their source, the flow has no second one, and the fourth rewrites nothing. It only
- * records that the flow exists.
+ * A hook looks up the packet as it is there. A flow has four entries. Where the client's packets
+ * keep their source, it has two: the forward entry and one reply entry, which both hooks share
+ * (FLOW_SHARED). At ingress that one rewrites nothing. It only records that the flow exists.
  *
  *	forward entry        FLOW_IN   client > service     to the backend
  *	SNAT entry           FLOW_OUT  client > backend     from an address and port of this node
@@ -53,18 +53,19 @@ struct flow_key {
 };
 
 /* Flags of an entry. Those of FLOW_FIXED never change. */
-#define FLOW_FORWARD	 1   /* forward entry */
-#define FLOW_SNAT	 2   /* the source becomes this node's own; see node_addr.h */
-#define FLOW_CLIENT_FIN	 4   /* the client sent FIN */
-#define FLOW_RST	 8   /* either end sent RST */
-#define FLOW_CLIENT_SENT 16  /* of TCP: the client went on after the SYN-ACK; in service_tcp */
-#define FLOW_REPLIED	 32  /* the backend replied */
-#define FLOW_SUSPECT	 64  /* its ends may have opened another connection, without the service */
-#define FLOW_BACKEND_FIN 128 /* the backend sent FIN */
-#define FLOW_HOST_ROUTED 256 /* of an external client, past netfilter both ways; see route.h */
-#define FLOW_COPIED	 512 /* in service_opening: it was copied to service_tcp at least once */
+#define FLOW_FORWARD	 1    /* forward entry */
+#define FLOW_SNAT	 2    /* the source becomes this node's own; see node_addr.h */
+#define FLOW_CLIENT_FIN	 4    /* the client sent FIN */
+#define FLOW_RST	 8    /* either end sent RST */
+#define FLOW_CLIENT_SENT 16   /* of TCP: the client went on after the SYN-ACK; in service_tcp */
+#define FLOW_REPLIED	 32   /* the backend replied */
+#define FLOW_SUSPECT	 64   /* its ends may have opened another connection, without the service */
+#define FLOW_BACKEND_FIN 128  /* the backend sent FIN */
+#define FLOW_HOST_ROUTED 256  /* of an external client, past netfilter both ways; see route.h */
+#define FLOW_COPIED	 512  /* in service_opening: it was copied to service_tcp at least once */
+#define FLOW_SHARED	 1024 /* egress reply entry of a flow without SNAT: holds at ingress too */
 
-#define FLOW_FIXED (FLOW_FORWARD | FLOW_SNAT | FLOW_HOST_ROUTED)
+#define FLOW_FIXED (FLOW_FORWARD | FLOW_SNAT | FLOW_HOST_ROUTED | FLOW_SHARED)
 
 /* How a packet is rewritten. */
 struct flow {

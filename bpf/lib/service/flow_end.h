@@ -34,17 +34,17 @@ __noinline int flow_end(void)
 		!same_addr(&f->addr, &w->scratch.forward_key.dst))
 		return 0; /* the client has a flow to that backend by another service */
 	flow_delete(&w->scratch.entry_key);
+	if (!(flags & FLOW_SNAT))
+		return 0;
 
-	if (flags & FLOW_SNAT) {
-		w->scratch.forward_key.dst = w->scratch.entry_key.src;
-		w->scratch.forward_key.dport = w->scratch.entry_key.sport;
-		w->scratch.forward_key.hook = FLOW_OUT;
-		if (!flow_read(&w->scratch.forward_key, f))
-			return 0;
-		w->scratch.entry_key.dst = f->addr;
-		w->scratch.entry_key.dport = f->port;
-		flow_delete(&w->scratch.forward_key);
-	}
+	w->scratch.forward_key.dst = w->scratch.entry_key.src;
+	w->scratch.forward_key.dport = w->scratch.entry_key.sport;
+	w->scratch.forward_key.hook = FLOW_OUT;
+	if (!flow_read(&w->scratch.forward_key, f))
+		return 0;
+	w->scratch.entry_key.dst = f->addr;
+	w->scratch.entry_key.dport = f->port;
+	flow_delete(&w->scratch.forward_key);
 
 	w->scratch.entry_key.hook = FLOW_IN;
 	if (entry_of_client(w, &w->scratch.forward_key.src, w->scratch.forward_key.sport))
@@ -76,38 +76,28 @@ static __always_inline void flow_end_of_backend(struct work *w)
 }
 
 /*
- * Deletes the reply entry of w->scratch.entry_key. If its flow is established, suspects it instead:
- * the backend's reply shows whether the flow has ended.
+ * Forgets the TCP flow that the ends of w->in.key had by a service. They open a connection without
+ * the service, and the reply entry of the old flow would rewrite its replies. If the flow is
+ * established, suspects it instead: the backend's reply shows whether the flow has ended.
  */
-static __always_inline void reply_entry_forget(struct work *w, __u32 now)
+__noinline int tcp_flow_forget(__u32 now)
 {
-	struct flow *f = flow_read(&w->scratch.entry_key, &w->scratch.found);
+	struct work *w = work_get();
+	struct flow *f;
 
+	if (!w)
+		return 0;
+
+	entry_key_of_replies(w, &w->in.key, &w->in.key.dst, w->in.key.dport, FLOW_OUT);
+	f = flow_read(&w->scratch.entry_key, &w->scratch.found);
 	if (!f || w->scratch.found.flags & FLOW_FORWARD)
-		return;
+		return 0;
 
 	if (!flow_established(w->scratch.found.flags) ||
 		flow_expired(w->scratch.entry_key.protocol, &w->scratch.found, now))
 		flow_delete(&w->scratch.entry_key);
 	else
 		flow_add_flags(&w->scratch.entry_key, f, FLOW_SUSPECT);
-}
-
-/*
- * Forgets the TCP flow that the ends of w->in.key had by a service. They open a connection without
- * the service, and the reply entries of the old flow would rewrite its replies.
- */
-__noinline int tcp_flow_forget(__u32 now)
-{
-	struct work *w = work_get();
-
-	if (!w)
-		return 0;
-
-	entry_key_of_replies(w, &w->in.key, &w->in.key.dst, w->in.key.dport, FLOW_OUT);
-	reply_entry_forget(w, now);
-	w->scratch.entry_key.hook = FLOW_IN;
-	reply_entry_forget(w, now);
 	return 0;
 }
 
@@ -132,8 +122,5 @@ __noinline int udp_flow_forget(void)
 	/* The table may have evicted the forward entry before. */
 	entry_key_of_replies(w, &w->in.key, &w->in.key.dst, w->in.key.dport, FLOW_OUT);
 	flow_delete(&w->scratch.entry_key);
-	w->scratch.entry_key.hook = FLOW_IN;
-	if (flow_read(&w->scratch.entry_key, f) && !(f->flags & FLOW_FORWARD))
-		flow_delete(&w->scratch.entry_key);
 	return 0;
 }

@@ -245,16 +245,11 @@ __noinline int entries_store(__u32 now, int kind, int snat)
 		return COUNT_PACKET_PORT;
 
 	entry_key_from_backend(w, FLOW_OUT);
-	entry_set(w, &w->in.key.dst, w->in.key.dport, w->out.flags, now);
+	entry_set(w, &w->in.key.dst, w->in.key.dport, w->out.flags | (snat ? 0 : FLOW_SHARED), now);
 	if (!entry_store(kind))
 		return COUNT_PACKET_PORT;
 
-	if (snat)
-		return snat_store(now, kind);
-
-	w->scratch.entry_key.hook = FLOW_IN;
-	entry_set(w, &w->in.key.src, w->in.key.sport, w->out.flags, now);
-	return entry_store(kind) ? 0 : COUNT_PACKET_PORT;
+	return snat ? snat_store(now, kind) : 0;
 }
 
 /* Adds flags to the entry of a key. Returns the entry, or NULL. Copies it to w->scratch.found. */
@@ -284,11 +279,8 @@ __noinline int entries_add_flags(int flags, int snat)
 	entry_key_from_backend(w, FLOW_OUT);
 	entry_add_flags(w, &w->scratch.entry_key, flags);
 
-	if (!snat) {
-		w->scratch.entry_key.hook = FLOW_IN;
-		entry_add_flags(w, &w->scratch.entry_key, flags);
+	if (!snat)
 		return 0;
-	}
 
 	entry_key_to_backend(w, FLOW_OUT);
 	f = entry_add_flags(w, &w->scratch.entry_key, flags);

@@ -8,6 +8,7 @@
 #include "packet/l4.h"
 #include "packet/packet.h"
 #include "packet/rewrite.h"
+#include "service/conntrack.h"
 #include "service/flow.h"
 #include "service/parse.h"
 #include "service/work.h"
@@ -54,7 +55,8 @@ static __always_inline int icmp_nat(
 	w->in.key.dport = ports.src;
 	w->in.key.protocol = w->scratch.inner.protocol;
 	w->in.key.hook = hook;
-	if (!flow_read(&w->in.key, &w->out.entry))
+	if (hook == FLOW_IN ? !flow_read_in(&w->in.key, &w->out.entry, flow_now(), READ_OWN_FIRST)
+			    : !flow_read(&w->in.key, &w->out.entry))
 		return 0;
 
 	/* A router's error about a packet that got this node's source leaves with this node's. */

@@ -130,10 +130,8 @@ __noinline int tc_open(__u32 now)
 		entry_key_from_backend(w, FLOW_IN);
 		w->scratch.entry_key.dst = w->scratch.found.addr;
 		w->scratch.entry_key.dport = w->scratch.found.port;
-	} else {
-		w->scratch.entry_key.hook = FLOW_IN;
+		flow_open(&w->scratch.entry_key, &w->scratch.found, 0, now);
 	}
-	flow_open(&w->scratch.entry_key, &w->scratch.found, 0, now);
 
 	return flow_open(&w->in.key, &w->scratch.found, FLOW_FORWARD, now);
 }
@@ -169,6 +167,18 @@ static __always_inline int tc_refresh(
 }
 
 /*
+ * Returns the order in which the entries of the packet w->in are looked up. A pod sends more
+ * replies than requests to services, since sockets translate most requests. A SYN is not a reply.
+ */
+static __always_inline int tc_order(const struct work *w, int link)
+{
+	if (link == LINK_POD)
+		return READ_SHARED_FIRST;
+	return w->in.key.protocol == PROTO_TCP && tcp_opens(w->in.tcp_flags) ? READ_OWN_ALONE
+									     : READ_OWN_FIRST;
+}
+
+/*
  * Finds or makes the entry of the packet w->in, which comes in. Sets w->out.entry to a copy.
  * Returns BALANCE_DONE, BALANCE_NO_SERVICE or the counter of a drop.
  */
@@ -184,7 +194,7 @@ __noinline int tc_find(struct __sk_buff *skb, int link)
 
 	copy = &w->out.entry;
 	w->out.rpf_passed = 0;
-	f = may_have_flow(w) ? flow_read(&w->in.key, copy) : 0;
+	f = may_have_flow(w) ? flow_read_in(&w->in.key, copy, now, tc_order(w, link)) : 0;
 	if (f && !(copy->flags & FLOW_FORWARD) &&
 		!(w->in.key.protocol == PROTO_UDP && flow_expired(PROTO_UDP, copy, now)))
 		return tc_reply(skb, w, f, now, link);

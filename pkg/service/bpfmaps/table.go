@@ -66,7 +66,7 @@ type Memory struct {
 	// Sends is the map of backends of unconnected UDP sockets.
 	Sends uint32
 	// TCP, Opening and UDP are the flow tables: established connections, connections that are
-	// being opened, and flows of UDP. Each flow has three entries, and one more with SNAT.
+	// being opened, and flows of UDP. Each flow has two entries, or four with SNAT.
 	TCP, Opening, UDP uint32
 	// Quotas is the map of the flows of each client in the cluster. The quota of a client is TCP/64
 	// flows, or less if Opening or UDP is small. At the limit its closed or longest idle flow is evicted.

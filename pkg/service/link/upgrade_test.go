@@ -44,9 +44,9 @@ func TestFlowsOutliveTheirTable(t *testing.T) {
 				flows := l.talk(t)
 				had := l.knownFlows(t)
 
-				// For each family and protocol there are three entries if the source stays, and
-				// four if it changes.
-				if want := 2 * 2 * (3 + 4); len(had) != want {
+				// For each family and protocol there are two entries if the source stays, and four
+				// if it changes.
+				if want := 2 * 2 * (2 + 4); len(had) != want {
 					t.Fatalf("the flows have %d entries, want %d: %v", len(had), want, had)
 				}
 
