@@ -140,9 +140,8 @@ func parseSlice(o *object.Object) sliceEntry {
 		return e // API servers write small, well-formed slices, so this one is not theirs.
 	}
 	for _, ep := range w.Endpoints {
-		if a, err := netip.ParseAddr(ep.Address); err == nil && a.Zone() == "" &&
-			len(e.addrs) < maxAPIAddrs {
-			e.addrs = append(e.addrs, a.Unmap())
+		if ep.Addr.IsValid() && len(e.addrs) < maxAPIAddrs {
+			e.addrs = append(e.addrs, ep.Addr)
 		}
 	}
 	e.addrs = sortedAddrs(e.addrs)

@@ -64,6 +64,17 @@ type Service struct {
 	HealthCheckNodePort uint16
 }
 
+// Equal reports whether s and o have the same content, in the same order. Nil slices equal empty
+// ones.
+func (s Service) Equal(o Service) bool {
+	return s.Name == o.Name && s.Created.Equal(o.Created) &&
+		slices.Equal(s.ClusterIPs, o.ClusterIPs) && slices.Equal(s.ExternalIPs, o.ExternalIPs) &&
+		slices.Equal(s.LoadBalancerIPs, o.LoadBalancerIPs) &&
+		slices.Equal(s.SourceRanges, o.SourceRanges) && slices.Equal(s.Ports, o.Ports) &&
+		s.Affinity == o.Affinity && s.ExternalLocal == o.ExternalLocal &&
+		s.InternalLocal == o.InternalLocal && s.HealthCheckNodePort == o.HealthCheckNodePort
+}
+
 // HasFamily reports whether the service may claim IPv6 addresses or, if v6 is false, IPv4
 // addresses. A load balancer may list addresses of both families. Like kube-proxy, the table
 // ignores families that the service does not have (GetClusterIPByFamily in pkg/proxy/util).
@@ -98,6 +109,20 @@ type Slice struct {
 	Name      string
 	Ports     []SlicePort
 	Endpoints []Endpoint
+}
+
+// Equal reports whether s and o have the same content, in the same order. Nil slices equal empty
+// ones.
+func (s Slice) Equal(o Slice) bool {
+	return s.Service == o.Service && s.Name == o.Name && slices.Equal(s.Ports, o.Ports) &&
+		slices.EqualFunc(s.Endpoints, o.Endpoints, Endpoint.equal)
+}
+
+func (e Endpoint) equal(o Endpoint) bool {
+	same := e.Hints == o.Hints || e.Hints != nil && o.Hints != nil &&
+		slices.Equal(e.Hints.Zones, o.Hints.Zones) && slices.Equal(e.Hints.Nodes, o.Hints.Nodes)
+	e.Hints, o.Hints = nil, nil
+	return same && e == o
 }
 
 // SlicePort is the port on which the endpoints of a slice serve the service's port of this name and

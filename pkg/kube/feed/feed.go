@@ -22,6 +22,8 @@ type Feed[T any] struct {
 	// Owner returns the owner to which a value belongs, such as an EndpointSlice's service. A value
 	// that moves to another owner is first deleted from the old one.
 	Owner func(T) any
+	// Same reports whether two values are equal. Nil compares them by reflection.
+	Same func(a, b T) bool
 	// Put passes on a new or changed value. Drop passes on a deleted value. Calls of Put and Drop
 	// do not overlap.
 	Put, Drop func(T)
@@ -110,7 +112,7 @@ func (f *Feed[T]) addLocked(o *object.Object, isNew bool) {
 	switch {
 	case p.Value == nil:
 		f.deleteLocked(key)
-	case had && reflect.DeepEqual(old, *p.Value):
+	case had && f.same(old, *p.Value):
 	default:
 		if had && f.Owner(old) != f.Owner(*p.Value) {
 			f.Drop(old)
@@ -121,6 +123,13 @@ func (f *Feed[T]) addLocked(o *object.Object, isNew bool) {
 		f.passed[key] = *p.Value
 		f.Put(*p.Value)
 	}
+}
+
+func (f *Feed[T]) same(a, b T) bool {
+	if f.Same != nil {
+		return f.Same(a, b)
+	}
+	return reflect.DeepEqual(a, b)
 }
 
 // noteLocked sets the problem of an object; an empty text clears it.

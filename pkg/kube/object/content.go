@@ -150,10 +150,11 @@ func EndpointSlice(o *Object) (w *wire.EndpointSlice, problem string) {
 		e := wire.Endpoint{NodeName: ep.NodeName, Ready: ep.Conditions.Ready,
 			Serving: ep.Conditions.Serving, Terminating: ep.Conditions.Terminating,
 			ForZones: hintNames(ep.Hints.ForZones), ForNodes: hintNames(ep.Hints.ForNodes)}
+		var address []byte
 		if len(ep.Addresses) > 0 {
-			e.Address = ep.Addresses[0]
+			address = []byte(ep.Addresses[0])
 		}
-		w.Endpoints = append(w.Endpoints, e)
+		w.Append(e, address)
 	}
 	return w, ""
 }

@@ -81,7 +81,7 @@ var (
 		Annotations: []string{MirrorAnnotation, metav1.InitialEventsAnnotationKey}}
 	// serviceReader keeps the label that names an EndpointSlice's service.
 	serviceReader = wire.Reader{Labels: []string{ServiceNameLabel},
-		Annotations: []string{metav1.InitialEventsAnnotationKey}}
+		Annotations: []string{metav1.InitialEventsAnnotationKey}, Names: &wire.Names{}}
 )
 
 // MaxNodeLabels bounds the labels of a Node in protobuf, in elements of package wire.

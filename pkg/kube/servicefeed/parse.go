@@ -111,32 +111,33 @@ func parseEndpoints(o *object.Object) feed.Parsed[service.Slice] {
 			Port: uint16(*p.Port)})
 	}
 
+	if w.Malformed != "" {
+		bad.add("endpoints", w.Malformed)
+	}
 	s.Endpoints = make([]service.Endpoint, 0, len(w.Endpoints))
 	var known hints
 	for _, e := range w.Endpoints {
-		if e.Address == "" {
+		if !e.Addr.IsValid() {
 			continue
 		}
-		for _, addr := range bad.addrs("endpoints", []string{e.Address}) {
-			at := endpointAt(addr, e)
-			at.Hints = known.of(e)
-			s.Endpoints = append(s.Endpoints, at)
-		}
+		at := endpointAt(e)
+		at.Hints = known.of(e)
+		s.Endpoints = append(s.Endpoints, at)
 	}
 
 	return feed.Parsed[service.Slice]{Value: &s, Problem: string(bad)}
 }
 
-// endpointAt returns the endpoint at addr. Absent conditions have their defaults: ready and serving
-// are true, terminating is false (discovery.k8s.io/v1).
-func endpointAt(addr netip.Addr, e wire.Endpoint) service.Endpoint {
+// endpointAt returns an endpoint without its hints. Absent conditions have their defaults: ready
+// and serving are true, terminating is false (discovery.k8s.io/v1).
+func endpointAt(e wire.Endpoint) service.Endpoint {
 	or := func(v *bool, absent bool) bool {
 		if v == nil {
 			return absent
 		}
 		return *v
 	}
-	return service.Endpoint{Addr: addr, Node: e.NodeName, Ready: or(e.Ready, true),
+	return service.Endpoint{Addr: e.Addr, Node: e.NodeName, Ready: or(e.Ready, true),
 		Serving: or(e.Serving, true), Terminating: or(e.Terminating, false)}
 }
 

@@ -34,12 +34,12 @@ func run(ctx context.Context, s *api.Server, room service.Limits, sink service.S
 	unlisted := feed.NewLists(2)
 	services := &feed.Feed[service.Service]{Server: s, What: object.Services.Kind,
 		Listed: unlisted.Done, Owner: func(s service.Service) any { return s.Name },
-		Put:  sink.PutService,
+		Same: service.Service.Equal, Put: sink.PutService,
 		Drop: func(s service.Service) { sink.DeleteService(s.Name) }}
 	boundServices(services, room, left)
 	endpoints := &feed.Feed[service.Slice]{Server: s, What: object.EndpointSlices.Kind,
 		Listed: unlisted.Done, Owner: func(s service.Slice) any { return s.Service },
-		Put:  sink.PutSlice,
+		Same: service.Slice.Equal, Put: sink.PutSlice,
 		Drop: func(s service.Slice) { sink.DeleteSlice(s.Service, s.Name) }}
 	boundSlices(endpoints, room, left)
 

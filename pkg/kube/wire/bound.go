@@ -50,13 +50,19 @@ func (b *budget) take(n int) error {
 // word returns the value of a string that is not an entry of a list. It counts only text beyond the
 // first element.
 func (b *budget) word(f field) (string, error) {
+	text, err := b.wordBytes(f)
+	return string(text), err
+}
+
+// wordBytes is word without a copy: the text shares the memory of the message.
+func (b *budget) wordBytes(f field) ([]byte, error) {
 	if len(f.data) > maxText {
-		return "", errExcess
+		return nil, errExcess
 	}
 	if err := b.take(len(f.data) / elementText); err != nil {
-		return "", err
+		return nil, err
 	}
-	return f.text()
+	return f.message()
 }
 
 // text returns the value of a string that is an entry of a list, and counts it.

@@ -55,6 +55,17 @@ func each(message []byte, visit func(f field) error) error {
 	return nil
 }
 
+// count returns how often a message has a field, up to its first malformed field.
+func count(message []byte, number protowire.Number) (n int) {
+	_ = each(message, func(f field) error {
+		if f.number == number {
+			n++
+		}
+		return nil
+	})
+	return n
+}
+
 // text returns the value of a string.
 func (f field) text() (string, error) {
 	b, err := f.message()

@@ -15,6 +15,8 @@ type Reader struct {
 	// the constant MaxLabels.
 	AllLabels bool
 	MaxLabels int
+	// Names shares the names in EndpointSlices. Nil shares nothing.
+	Names *Names
 }
 
 // Meta holds the fields that are read of an object's metadata

@@ -1,5 +1,7 @@
 package wire
 
+import "net/netip"
+
 // Service holds the fields that are read of a Service (k8s.io.api.core.v1.Service).
 type Service struct {
 	Meta
@@ -176,18 +178,33 @@ type EndpointSlice struct {
 	AddressType string
 	Endpoints   []Endpoint
 	Ports       []EndpointPort
+	// Malformed is the text of the last address of an endpoint that is not an address without a
+	// zone. Empty means that there is none.
+	Malformed string
 	// Excess reports whether endpoints, hints and ports exceed MaxEndpoints. The object is then
 	// incomplete and must not be used.
 	Excess bool
 }
 
-// Endpoint is an endpoint. Address is its first address, or empty; the API gives further addresses
-// no meaning. A condition is nil if the object does not have it.
+// Endpoint is an endpoint. A condition is nil if the object does not have it.
 type Endpoint struct {
-	Address, NodeName           string
+	// Addr is the first address; the API gives further addresses no meaning. It is not valid if
+	// there is none, or if it is malformed.
+	Addr                        netip.Addr
+	NodeName                    string
 	Ready, Serving, Terminating *bool
 	// ForZones and ForNodes are the names of zones and nodes in the hints.
 	ForZones, ForNodes []string
+}
+
+// Append appends an endpoint with its first address as text. Empty means that it has none.
+func (s *EndpointSlice) Append(e Endpoint, text []byte) {
+	addr, ok := parseAddr(text)
+	if !ok && len(text) > 0 {
+		s.Malformed = string(text)
+	}
+	e.Addr = addr
+	s.Endpoints = append(s.Endpoints, e)
 }
 
 // EndpointPort is a port of an EndpointSlice. Port is nil if the object has none.
@@ -198,55 +215,74 @@ type EndpointPort struct {
 
 // EndpointSlice reads an EndpointSlice without its envelope.
 func (r Reader) EndpointSlice(message []byte) (s EndpointSlice, err error) {
-	b := budget{MaxEndpoints}
+	b := sliceReading{budget{MaxEndpoints}, r.Names}
+	if n := count(message, 2); n > 0 {
+		s.Endpoints = make([]Endpoint, 0, min(n, MaxEndpoints))
+	}
 	err = each(message, func(f field) (err error) {
 		switch f.number {
 		case 1:
 			return r.meta(f, &s.Meta)
 		case 2:
 			if !s.Excess {
-				s.Excess, err = excess(b.endpoint(f, &s.Endpoints))
+				s.Excess, err = excess(b.endpoint(f, &s))
 			}
 		case 3:
 			if !s.Excess {
 				s.Excess, err = excess(b.endpointPort(f, &s.Ports))
 			}
 		case 4:
-			s.AddressType, err = f.text()
+			var text []byte
+			text, err = f.message()
+			s.AddressType = r.Names.of(text)
 		}
 		return err
 	})
 	return s, err
 }
 
-func (b *budget) endpoint(endpoint field, to *[]Endpoint) error {
+// sliceReading is the state of reading one EndpointSlice.
+type sliceReading struct {
+	budget
+	names *Names
+}
+
+// name is word for a text that occurs in many objects.
+func (b *sliceReading) name(f field) (string, error) {
+	text, err := b.wordBytes(f)
+	return b.names.of(text), err
+}
+
+func (b *sliceReading) endpoint(endpoint field, to *EndpointSlice) error {
 	if err := b.take(1); err != nil {
 		return err
 	}
+
 	var e Endpoint
+	var address []byte
 	first := true
 	err := endpoint.within(func(f field) (err error) {
 		switch f.number {
 		case 1:
 			if first {
-				e.Address, err = b.word(f)
+				address, err = b.wordBytes(f)
 				first = false
 			}
 		case 2:
 			err = f.within(e.condition)
 		case 6:
-			e.NodeName, err = b.word(f)
+			e.NodeName, err = b.name(f)
 		case 8:
 			err = f.within(func(f field) error { return b.hint(f, &e) })
 		}
 		return err
 	})
-	*to = append(*to, e)
+	to.Append(e, address)
 	return err
 }
 
 // hint parses a ForZone or ForNode message of an endpoint's hints and appends its name to e.
-func (b *budget) hint(hint field, e *Endpoint) error {
+func (b *sliceReading) hint(hint field, e *Endpoint) error {
 	to := &e.ForZones
 	switch hint.number {
 	case 1:
@@ -262,7 +298,7 @@ func (b *budget) hint(hint field, e *Endpoint) error {
 	name := ""
 	err := hint.within(func(f field) (err error) {
 		if f.number == 1 {
-			name, err = b.word(f)
+			name, err = b.name(f)
 		}
 		return err
 	})
@@ -272,21 +308,27 @@ func (b *budget) hint(hint field, e *Endpoint) error {
 
 func (e *Endpoint) condition(f field) error {
 	v, err := f.integer()
-	is := v != 0
+	is := &no
+	if v != 0 {
+		is = &yes
+	}
 	switch f.number {
 	case 1:
-		e.Ready = &is
+		e.Ready = is
 	case 2:
-		e.Serving = &is
+		e.Serving = is
 	case 3:
-		e.Terminating = &is
+		e.Terminating = is
 	default:
 		return nil
 	}
 	return err
 }
 
-func (b *budget) endpointPort(port field, to *[]EndpointPort) error {
+// yes and no are the values of all conditions. They never change.
+var yes, no = true, false
+
+func (b *sliceReading) endpointPort(port field, to *[]EndpointPort) error {
 	if err := b.take(1); err != nil {
 		return err
 	}
@@ -294,9 +336,9 @@ func (b *budget) endpointPort(port field, to *[]EndpointPort) error {
 	err := port.within(func(f field) (err error) {
 		switch f.number {
 		case 1:
-			p.Name, err = b.word(f)
+			p.Name, err = b.name(f)
 		case 2:
-			p.Protocol, err = b.word(f)
+			p.Protocol, err = b.name(f)
 		case 3:
 			p.Port = new(int32)
 			err = f.setInt32(p.Port)
