@@ -119,12 +119,15 @@ func (a *Agent) closedByFeatures() (addrs []netip.Addr) {
 
 // turnFeatures passes what this turn believes to features. Their errors become notes of d.
 func (l *loop) turnFeatures(in inputs, d *decision) {
-	t := feature.Turn{Table: in.table, Complete: in.complete, LinkAddrs: l.underlay.Addrs,
+	t := feature.Turn{Table: in.table, Complete: in.complete,
+		SamePlaces: l.planner.samePlaces(in.table) && l.placed, LinkAddrs: l.underlay.Addrs,
 		Assigned: l.underlay.Assigned, Certain: l.seen.underlay, PodPrefixes: d.podPrefixes,
 		SelfAddrs: d.host.SelfAddrs}
+	l.placed = in.complete
 	for _, f := range l.features {
 		if err := f.Turn(t); err != nil {
 			d.notes = append(d.notes, err.Error())
+			l.placed = false
 		}
 	}
 }

@@ -76,7 +76,9 @@ type loop struct {
 	// resolver and planner remember the last turn.
 	resolver cluster.Resolver
 	planner  planner
-	seen     seen
+	// placed reports whether all features have accepted the places of nodes in the last turn.
+	placed bool
+	seen   seen
 	// based reports whether this process has checked the base routes, see base.
 	based bool
 	// passage holds the results of probes through the filters of other programs.

@@ -95,6 +95,7 @@ func decide(in inputs) decision { return new(planner).decide(in) }
 
 // decide is the function decide.
 func (p *planner) decide(in inputs) decision {
+	p.changed, p.last = cluster.NewDelta(p.last, in.table.Peers), in.table.Peers
 	d := decision{notes: slices.Clone(in.rangeProblems)}
 	if in.clockNote != "" {
 		d.notes = append(d.notes, in.clockNote)
@@ -161,6 +162,7 @@ func (p *planner) decide(in inputs) decision {
 		Mark:      abi.TunnelMark,
 		MTU:       mtu,
 		Peers:     in.table.Peers,
+		Changed:   p.changed,
 		Underlay4: underlay.V4, Underlay6: underlay.V6,
 		Keepalive: time.Duration(in.cfg.Tunnel.Keepalive) * time.Second,
 		Roaming:   d.guard.Datagrams.Sources == nil || d.guard.Datagrams.Add,

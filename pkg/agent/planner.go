@@ -19,6 +19,9 @@ import (
 // their memory. The zero value is ready for use.
 type planner struct {
 	tunnel tunnel.Planner
+	// changed is the difference of the peers of this turn from those of the last.
+	changed cluster.Delta
+	last    []cluster.Node
 
 	// ways holds the routes to peers for the inputs common and paths. peers and notes are the parts
 	// of all in wayList.
@@ -33,8 +36,15 @@ type planner struct {
 	probed   cluster.Memo[pathmtu.Peer]
 	probedBy routeInputs
 
+	places cluster.Memo[place]
+	// placeList, keyless, nodeAddrs and self are of the last call of samePlaces.
+	placeList []place
+	keyless   []cluster.Node
+	nodeAddrs []netip.Addr
+	self      *cluster.Node
+
 	senders cluster.Memo[sender]
-	// sources are the sources of all in bound.
+	// sources are the sources of all in bound, sorted.
 	bound   []sender
 	sources []netip.Addr
 }
@@ -76,7 +86,7 @@ func (p *planner) datagrams(in inputs) (d *guard.Datagrams, text string) {
 	if in.cfg.Tunnel.Roaming {
 		return &guard.Datagrams{}, "anywhere: tunnel.roaming is set"
 	}
-	senders := p.senders.Map(in.table.Peers, sameSender, senderOf)
+	senders := p.senders.Map(p.changed, sameSender, senderOf)
 	// A snapshot source does not contain versions of nodes. Its nodes count as having this version.
 	if in.synced && in.cfg.Source.Kind == config.SourceKubernetes {
 		i := slices.IndexFunc(senders, func(s sender) bool { return !s.bound })
@@ -86,11 +96,14 @@ func (p *planner) datagrams(in inputs) (d *guard.Datagrams, text string) {
 					"any of its addresses: upgrade it, or delete its Node", in.table.Peers[i].Name)
 		}
 	}
+
 	if p.sources == nil || !sharedSlice(senders, p.bound) {
 		p.bound, p.sources = senders, []netip.Addr{}
 		for _, s := range senders {
 			p.sources = append(p.sources, s.sources...)
 		}
+		slices.SortFunc(p.sources, netip.Addr.Compare)
+		p.sources = slices.Compact(p.sources)
 	}
 	d = &guard.Datagrams{Port: uint16(in.cfg.Tunnel.Port), Sources: p.sources, Add: !in.synced,
 		Bind: true}
@@ -110,7 +123,7 @@ func (p *planner) hostPeers(in inputs, underlay cluster.Families,
 		p.ways.Forget()
 		p.common, p.paths = now, in.pathMTU
 	}
-	ways := p.ways.Map(in.table.Peers, sameWay, func(n cluster.Node) way {
+	ways := p.ways.Map(p.changed, sameWay, func(n cluster.Node) way {
 		peer, note := hostPeer(n, in, underlay, deviceMTU)
 		return way{peer, note}
 	})
@@ -137,7 +150,7 @@ func (p *planner) probePeers(in inputs, d decision) []pathmtu.Peer {
 		p.probedBy = now
 	}
 	same := func(a, b pathmtu.Peer) bool { return a == b }
-	peers := p.probed.Map(in.table.Peers, same, func(n cluster.Node) pathmtu.Peer {
+	peers := p.probed.Map(p.changed, same, func(n cluster.Node) pathmtu.Peer {
 		endpoint, ok := n.Endpoint(underlay)
 		if !ok || !slices.Contains(n.Addresses, endpoint.Addr()) {
 			// A contested address is an endpoint, but no packet inside the tunnel has it.
@@ -151,6 +164,41 @@ func (p *planner) probePeers(in inputs, d decision) []pathmtu.Peer {
 		return slices.DeleteFunc(slices.Clone(peers), unprobed)
 	}
 	return peers
+}
+
+// place holds what features use of a peer besides its name.
+type place struct {
+	addrs     []netip.Addr
+	prefixes  []netip.Prefix
+	endpoints []netip.AddrPort
+}
+
+func placeOf(n cluster.Node) place {
+	p := place{addrs: n.Addresses, prefixes: n.PodPrefixes}
+	if n.Claim != nil {
+		p.endpoints = n.Claim.Endpoints
+	}
+	return p
+}
+
+func (p place) equal(q place) bool {
+	return slices.Equal(p.addrs, q.addrs) && slices.Equal(p.prefixes, q.prefixes) &&
+		slices.Equal(p.endpoints, q.endpoints)
+}
+
+// samePlaces returns feature.Turn.SamePlaces for the table of the last decide. If in doubt, it
+// returns false.
+func (p *planner) samePlaces(t cluster.Table) bool {
+	if !p.changed.Is(t.Peers) {
+		p.placeList = nil
+		return false
+	}
+	places := p.places.Map(p.changed, place.equal, placeOf)
+	same := p.placeList != nil && sharedSlice(places, p.placeList) &&
+		sharedSlice(t.Keyless, p.keyless) && sharedSlice(t.NodeAddrs, p.nodeAddrs) &&
+		t.Self == p.self
+	p.placeList, p.keyless, p.nodeAddrs, p.self = places, t.Keyless, t.NodeAddrs, t.Self
+	return same
 }
 
 // sharedSlice reports whether a and b are the same slice, with the same memory.

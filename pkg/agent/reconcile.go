@@ -32,7 +32,7 @@ func (l *loop) turn(ctx context.Context) error {
 	if in.complete {
 		if err := l.recall(&in); err != nil {
 			// Features work also if the routes cannot be read.
-			d := decide(in)
+			d := l.planner.decide(in)
 			l.turnFeatures(in, &d)
 			return l.finish(in, l.last, l.refusals, err)
 		}
@@ -136,8 +136,12 @@ func (l *loop) readUnderlay(lastGood *cluster.Table) (underlay.Link, error) {
 // are handled by guard.Watch.
 func (l *loop) applyGuard(want guard.Settings) error {
 	if l.seen.guard == nil || !l.seen.guard.Equal(want) {
+		apply := l.guard.Update
+		if l.seen.guard == nil {
+			apply = l.guard.Apply
+		}
 		l.seen.guard = nil
-		if _, err := l.guard.Apply(want); err != nil {
+		if _, err := apply(want); err != nil {
 			l.health.Undone(stepGuard)
 			return fmt.Errorf("guard: %w", err)
 		}

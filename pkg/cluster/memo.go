@@ -1,6 +1,33 @@
 package cluster
 
-import "slices"
+// Delta is the difference of two lists of nodes, sorted by name.
+type Delta struct {
+	was, is []Node
+	// aligned reports whether both lists have the same names in the same places. changed then holds
+	// the places of nodes that differ.
+	aligned bool
+	changed []int
+}
+
+// NewDelta returns the difference of was and is. Neither may be changed later.
+func NewDelta(was, is []Node) Delta {
+	d := Delta{was: was, is: is, aligned: len(was) == len(is)}
+	if shared(was, is) {
+		return d
+	}
+	for i := 0; d.aligned && i < len(is); i++ {
+		switch a, b := &was[i], &is[i]; {
+		case a.Name != b.Name:
+			d.aligned = false
+		case !identical(a, b) && !a.Equal(*b):
+			d.changed = append(d.changed, i)
+		}
+	}
+	return d
+}
+
+// Is reports whether d is a difference of nodes from others.
+func (d Delta) Is(nodes []Node) bool { return shared(d.is, nodes) }
 
 // Memo maps nodes to values, and remembers the values of the last nodes. The zero value is ready
 // for use. It is not safe for concurrent use.
@@ -12,48 +39,49 @@ type Memo[T any] struct {
 // Forget makes the next Map compute all values.
 func (m *Memo[T]) Forget() { *m = Memo[T]{} }
 
-// Map returns value(n) for each node, in the order of nodes, which must be sorted by name. It calls
-// value only for nodes that changed since the last Map, so value must depend on nothing else. If no
-// value changed, it returns the last slice. Neither nodes nor the result may be changed.
-func (m *Memo[T]) Map(nodes []Node, same func(a, b T) bool, value func(n Node) T) []T {
-	if m.values != nil && shared(nodes, m.nodes) {
-		return m.values
+// Map returns value(n) for each node of d.is, in their order. It calls value only for nodes that
+// changed since the last Map, so value must depend on nothing else. If no value changed, it returns
+// the last slice. The result must not be changed. Map is fast if d.was are the nodes of the last
+// Map.
+func (m *Memo[T]) Map(d Delta, same func(a, b T) bool, value func(n Node) T) []T {
+	if m.values == nil || !shared(d.was, m.nodes) {
+		d = NewDelta(m.nodes, d.is)
 	}
-
-	// out is nil while it would be the same as m.values.
-	var out []T
-	put := func(i int, v T) {
-		if out == nil {
-			out = make([]T, len(nodes))
-			copy(out, m.values[:min(i, len(m.values))])
+	switch {
+	case m.values == nil || !d.aligned:
+		m.values = m.merge(d.is, value)
+	default:
+		cloned := false
+		for _, i := range d.changed {
+			v := value(d.is[i])
+			if same(v, m.values[i]) {
+				continue
+			}
+			if !cloned {
+				m.values, cloned = append(make([]T, 0, len(m.values)), m.values...), true
+			}
+			m.values[i] = v
 		}
-		out[i] = v
 	}
+	m.nodes = d.is
+	return m.values
+}
+
+// merge returns the values of nodes, of which some may be new.
+func (m *Memo[T]) merge(nodes []Node, value func(n Node) T) []T {
+	out := make([]T, len(nodes))
 	was := 0 // the place of the current node among the last nodes
 	for i := range nodes {
 		n := &nodes[i]
 		for was < len(m.nodes) && m.nodes[was].Name < n.Name {
 			was++
 		}
-		known := was < len(m.nodes) && m.nodes[was].Name == n.Name
-		switch {
-		case known && (identical(&m.nodes[was], n) || n.Equal(m.nodes[was])):
-			if out != nil || was != i {
-				put(i, m.values[was])
-			}
-		default:
-			v := value(*n)
-			if out != nil || !known || was != i || !same(v, m.values[i]) {
-				put(i, v)
-			}
+		if was < len(m.nodes) && (identical(&m.nodes[was], n) && m.nodes[was].Name == n.Name ||
+			m.nodes[was].Equal(*n)) {
+			out[i] = m.values[was]
+		} else {
+			out[i] = value(*n)
 		}
 	}
-	switch {
-	case out != nil:
-		m.values = out
-	case len(nodes) < len(m.values) || m.values == nil:
-		m.values = slices.Clip(m.values[:len(nodes)])
-	}
-	m.nodes = nodes
-	return m.values
+	return out
 }

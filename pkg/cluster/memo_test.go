@@ -32,7 +32,11 @@ func TestMemoMapsEachNode(t *testing.T) {
 
 			calls := 0
 			same := func(a, b string) bool { return a == b }
-			got := m.Map(nodes, same, func(n cluster.Node) string {
+			from := before
+			if rapid.Bool().Draw(t, "from elsewhere") {
+				from = slices.Clone(nodes)
+			}
+			got := m.Map(cluster.NewDelta(from, nodes), same, func(n cluster.Node) string {
 				calls++
 				return n.Name + n.Zone
 			})
@@ -56,13 +60,14 @@ func TestMemoKeepsItsSliceIfNoValueChanged(t *testing.T) {
 	var m cluster.Memo[string]
 	name := func(n cluster.Node) string { return n.Name }
 	same := func(a, b string) bool { return a == b }
-	first := m.Map(s.Nodes, same, name)
+	first := m.Map(cluster.NewDelta(nil, s.Nodes), same, name)
 	nodes := slices.Clone(s.Nodes)
 	nodes[50].Zone = "z"
-	if next := m.Map(nodes, same, name); &next[0] != &first[0] || len(next) != 100 {
+	next := m.Map(cluster.NewDelta(s.Nodes, nodes), same, name)
+	if &next[0] != &first[0] || len(next) != 100 {
 		t.Errorf("another slice of %d, although no value changed", len(next))
 	}
-	if fewer := m.Map(nodes[:99], same, name); len(fewer) != 99 {
+	if fewer := m.Map(cluster.NewDelta(nodes, nodes[:99]), same, name); len(fewer) != 99 {
 		t.Errorf("%d values of 99 nodes", len(fewer))
 	}
 }

@@ -102,7 +102,10 @@ func (m *memory) update(rules Rules, state State, lastGood Table) (decided int, 
 		return 0, false
 	}
 
-	last := newLookup(lastGood)
+	last := lookup{lastGood, m.table.NodeAddrs}
+	if !settles {
+		last = newLookup(lastGood)
+	}
 	concerned, ok := m.concerned(changed, nodes, last, limit)
 	if !ok {
 		return 0, false
@@ -215,7 +218,7 @@ func (m *memory) settle(concerned map[string]bool, settles bool, nodes []Node, l
 	if settles {
 		clear(m.unsettled)
 	}
-	decided := newLookup(m.table)
+	decided := lookup{m.table, m.table.NodeAddrs}
 	for name := range concerned {
 		delete(m.unsettled, name)
 		if n, has := find(nodes, name); has && !last.same(decided, n) {
@@ -343,18 +346,18 @@ func changedNodes(was, is []Node) map[string]bool {
 	for len(was) > 0 && len(is) > 0 {
 		a, b := &was[0], &is[0]
 		switch {
+		case a.Name == b.Name:
+			if !identical(a, b) && !a.Equal(*b) {
+				changed[a.Name] = true
+			}
+			was, is = was[1:], is[1:]
 		case a.Name < b.Name:
 			changed[a.Name] = true
 			was = was[1:]
-			continue
-		case a.Name > b.Name:
+		default:
 			changed[b.Name] = true
 			is = is[1:]
-			continue
-		case !identical(a, b) && !a.Equal(*b):
-			changed[a.Name] = true
 		}
-		was, is = was[1:], is[1:]
 	}
 	for _, n := range slices.Concat(was, is) {
 		changed[n.Name] = true

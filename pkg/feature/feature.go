@@ -37,6 +37,9 @@ type Feature interface {
 // Turn is the input of one turn of the agent's loop.
 type Turn struct {
 	Table cluster.Table
+	// SamePlaces reports whether the nodes have the names, addresses, pod prefixes and endpoints
+	// that they had in the last Turn. If it is false, they may still be the same.
+	SamePlaces bool
 	// Complete reports whether Table has every node. Before that, nothing may be removed because
 	// Table lacks it.
 	Complete bool

@@ -50,7 +50,9 @@ type Guard struct {
 	unsampled bool
 
 	mu       sync.Mutex // held while the kernel is changed
-	settings *Settings  // last given to Apply
+	settings *Settings  // last given to Apply or Update
+	// inForce is settings if the kernel matched them after the last Apply or Update, else nil.
+	inForce *Settings
 	// unguarded holds a sentence about each link whose programs are wrong, by the index of the
 	// link.
 	unguarded map[int]string
@@ -111,14 +113,17 @@ func (g *Guard) Close() error {
 // with the other changes. For a problem of a single link it returns no error: Unguarded reports it.
 // A link that disappears during Apply is ignored.
 func (g *Guard) Apply(s Settings) ([]Op, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.applyLocked(s)
+}
+
+func (g *Guard) applyLocked(s Settings) ([]Op, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	s.Unsampled = g.unsampled
-	g.settings = &s
+	g.settings, g.inForce = &s, nil
 	h, err := nl.Open()
 	if err != nil {
 		return nil, err
@@ -133,6 +138,9 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 	s.Keep(want.Table, have.Table)
 	done, odd, err := g.do(h, Diff(have, want))
 	g.unguarded = unguarded(have.Links, odd)
+	if err == nil {
+		g.inForce = &s
+	}
 	return done, err
 }
 

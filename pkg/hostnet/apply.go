@@ -93,20 +93,6 @@ func (h *Host) Sync(want State) ([]Op, error) {
 	return ops, nil
 }
 
-// SyncWant calls Sync with the Plan of w. If the last call had an equal Want and Forget was not
-// called since, it does nothing. That is common, because a new key or endpoint of a peer does not
-// change routes. It keeps references to the slices of w, which must not be changed.
-func (h *Host) SyncWant(w Want) ([]Op, error) {
-	if h.have != nil && !h.podLinksChanged && h.wanted != nil && h.wanted.equal(w) {
-		return nil, nil
-	}
-	ops, err := h.Sync(Plan(w))
-	if h.wanted = nil; err == nil {
-		h.wanted = &w
-	}
-	return ops, err
-}
-
 // Forget makes the next Sync read the kernel.
 func (h *Host) Forget() { h.have = nil }
 

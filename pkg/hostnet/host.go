@@ -32,6 +32,8 @@ type Host struct {
 	have *State
 	// wanted is the argument of the last SyncWant if that succeeded, otherwise nil.
 	wanted *Want
+	// destinations counts the peers of wanted by destination. Nil means that it is not known.
+	destinations destinations
 	// podLinksChanged reports whether the flow tables in have may be outdated.
 	podLinksChanged bool
 	flows           *flowtable.Flows

@@ -189,8 +189,7 @@ func (p *planner) tunnels(w Want) {
 		answers = source
 	}
 
-	peers := slices.SortedFunc(slices.Values(w.Peers),
-		func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
+	peers := slices.SortedFunc(slices.Values(w.Peers), comparePeers)
 	for _, peer := range peers {
 		if len(peer.Devices) == 0 {
 			continue
@@ -219,6 +218,8 @@ func (p *planner) tunnels(w Want) {
 		p.add(from(to(via, unix.RT_TABLE_MAIN, r), source))
 	}
 }
+
+func comparePeers(a, b Peer) int { return cmp.Compare(a.Name, b.Name) }
 
 // to returns r in a table for a destination.
 func to(r rtnetlink.Route, table int, dst netip.Prefix) rtnetlink.Route {

@@ -59,13 +59,14 @@ func (e *encoder) encode(t cluster.Table) ([]byte, error) {
 func (e *encoder) appendPeers(text []byte, peers []cluster.Node) ([]byte, error) {
 	var failed error
 	differs := func(a, b []byte) bool { return false }
-	for i, b := range e.peers.Map(peers, differs, func(n cluster.Node) []byte {
+	encode := func(n cluster.Node) []byte {
 		b, err := json.Marshal(n)
 		if err != nil {
 			failed = fmt.Errorf("encode snapshot: node %s: %w", n.Name, err)
 		}
 		return b
-	}) {
+	}
+	for i, b := range e.peers.Map(cluster.NewDelta(nil, peers), differs, encode) {
 		if i > 0 {
 			text = append(text, ',')
 		}

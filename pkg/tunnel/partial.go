@@ -87,31 +87,30 @@ func (s Spec) differsInPeers(last Spec) bool {
 		d.PrivateKey.Equal(e.PrivateKey)
 }
 
-// changedPeers compares two lists of peers, sorted by name. gone are the peers of was that are not
-// equal in is, and fresh those of is that are not equal in was. ok is false if a list is not
-// sorted, or too many peers changed.
+// changedPeers compares two lists of peers. gone are the peers of was that have no equal peer in
+// is, and fresh those of is that have none in was. If the lists are not sorted by name, more peers
+// may be in both. ok is false if these are too many.
 func changedPeers(was, is []Peer) (gone, fresh []Peer, ok bool) {
 	limit := max(partialAlways, len(is)/partialShare)
 	if shared(was, is) {
 		return nil, nil, true
 	}
 	for i, j := 0, 0; i < len(was) || j < len(is); {
-		if len(gone)+len(fresh) > 2*limit || i > 0 && i < len(was) && was[i-1].Name >= was[i].Name ||
-			j > 0 && j < len(is) && is[j-1].Name >= is[j].Name {
+		if len(gone)+len(fresh) > 2*limit {
 			return nil, nil, false
 		}
 		switch {
-		case j == len(is) || i < len(was) && was[i].Name < is[j].Name:
-			gone = append(gone, was[i])
-			i++
-		case i == len(was) || is[j].Name < was[i].Name:
-			fresh = append(fresh, is[j])
-			j++
-		default:
+		case i < len(was) && j < len(is) && was[i].Name == is[j].Name:
 			if !was[i].equal(&is[j]) {
 				gone, fresh = append(gone, was[i]), append(fresh, is[j])
 			}
 			i, j = i+1, j+1
+		case j == len(is) || i < len(was) && was[i].Name < is[j].Name:
+			gone = append(gone, was[i])
+			i++
+		default:
+			fresh = append(fresh, is[j])
+			j++
 		}
 	}
 	return gone, fresh, true

@@ -25,6 +25,9 @@ type Inputs struct {
 	MTU  int
 	// Peers are the believed nodes (cluster.Table.Peers). A peer without a key is left out.
 	Peers []cluster.Node
+	// Changed is the difference of Peers from the last ones. The zero value means that it is not
+	// known.
+	Changed cluster.Delta
 	// Underlay4 and Underlay6 report which families this node's underlay has.
 	Underlay4, Underlay6 bool
 	// Keepalive applies to every peer.
@@ -64,7 +67,10 @@ func (p *Planner) Plan(in Inputs) Spec {
 		p.common = c
 	}
 	same := func(a, b Peer) bool { return a.equal(&b) }
-	peers := p.peers.Map(in.Peers, same, c.peer)
+	if !in.Changed.Is(in.Peers) {
+		in.Changed = cluster.NewDelta(nil, in.Peers)
+	}
+	peers := p.peers.Map(in.Changed, same, c.peer)
 	keyless := func(p Peer) bool { return p.PublicKey == wgkey.Public{} }
 	if slices.ContainsFunc(peers, keyless) {
 		peers = slices.DeleteFunc(slices.Clone(peers), keyless)

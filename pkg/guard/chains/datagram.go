@@ -45,7 +45,9 @@ type Datagrams struct {
 	Bind bool
 }
 
-func (d *Datagrams) equal(e *Datagrams) bool {
+// Equal reports whether d and e are the same, with their sources in the same order. Nil equals only
+// nil.
+func (d *Datagrams) Equal(e *Datagrams) bool {
 	if d == nil || e == nil {
 		return d == e
 	}

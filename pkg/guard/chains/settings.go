@@ -45,7 +45,7 @@ func (s Settings) Equal(o Settings) bool {
 	return slices.Equal(s.Ranges, o.Ranges) && same(s.NodeAddrs, o.NodeAddrs) &&
 		same(s.VIPs, o.VIPs) && (s.PodPrefixes == nil) == (o.PodPrefixes == nil) &&
 		slices.Equal(s.PodPrefixes, o.PodPrefixes) && same(s.SelfAddrs, o.SelfAddrs) &&
-		s.Datagrams.equal(o.Datagrams) && s.Unsampled == o.Unsampled
+		s.Datagrams.Equal(o.Datagrams) && s.Unsampled == o.Unsampled
 }
 
 // Validate returns an error that joins all mistakes in the settings.

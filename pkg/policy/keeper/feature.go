@@ -135,7 +135,7 @@ func (f *Feature) Run(ctx context.Context) error {
 
 // Turn passes the addresses and prefixes of the node table to the Keeper.
 func (f *Feature) Turn(t feature.Turn) error {
-	if f.keeper == nil || !t.Complete {
+	if f.keeper == nil || !t.Complete || t.SamePlaces {
 		return nil
 	}
 	nodes := slices.Concat(t.Table.Peers, t.Table.Keyless)

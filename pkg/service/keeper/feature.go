@@ -263,8 +263,10 @@ func (f *Feature) Turn(t feature.Turn) error {
 	if self := t.Table.Self; self != nil {
 		f.keeper.SetZone(self.Zone)
 	}
-	f.keeper.SetTunnels(tunnelEndpoints(t.Table, uint16(cfg.Tunnel.Port)))
-	f.keeper.SetNodes(len(t.Table.Peers) + 1)
+	if !t.SamePlaces {
+		f.keeper.SetTunnels(tunnelEndpoints(t.Table, uint16(cfg.Tunnel.Port)))
+		f.keeper.SetNodes(len(t.Table.Peers) + 1)
+	}
 	return f.setSelf(t.PodPrefixes, t.SelfAddrs)
 }
 

@@ -1,0 +1,105 @@
+package guard
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Update is Apply for settings that follow those of the last Apply or Update. If they differ in few
+// node addresses and sources of datagrams, it changes these without reading the kernel's state.
+// Call Apply instead if another program may have changed that state.
+func (g *Guard) Update(s Settings) ([]Op, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s.Unsampled = g.unsampled
+	last := g.inForce
+	if last == nil {
+		return g.applyLocked(s)
+	}
+	was, is, ok := partOf(*last, s)
+	if !ok {
+		return g.applyLocked(s)
+	}
+	if err := is.Validate(); err != nil {
+		return nil, err
+	}
+
+	g.settings, g.inForce = &s, nil
+	done, _, err := g.do(nil, Diff(Plan(was, nil), Plan(is, nil)))
+	if err == nil {
+		g.inForce = &s
+	}
+	return done, err
+}
+
+// mostChanged is the number of changed addresses up to which Update changes only these.
+const mostChanged = 1024
+
+// partOf returns the difference of was and is: both as they are, but only with the node addresses
+// and sources that the other lacks. ok is false if the settings differ in more, if a list is not
+// sorted, or if too many addresses differ.
+func partOf(was, is Settings) (gone, fresh Settings, ok bool) {
+	gone, fresh = was, is
+	var sameNodes, sameSources bool
+	gone.NodeAddrs, fresh.NodeAddrs, sameNodes = differing(was.NodeAddrs, is.NodeAddrs)
+	d, e := was.Datagrams, is.Datagrams
+	switch {
+	case d == nil || e == nil || d.Sources == nil || e.Sources == nil:
+		sameSources = d.Equal(e)
+	case !d.Add && !e.Add:
+		a, b := *d, *e
+		a.Sources, b.Sources, sameSources = differing(d.Sources, e.Sources)
+		gone.Datagrams, fresh.Datagrams = &a, &b
+	}
+	if !sameNodes || !sameSources {
+		return Settings{}, Settings{}, false
+	}
+
+	rest := fresh
+	rest.NodeAddrs = gone.NodeAddrs
+	if d, e := gone.Datagrams, fresh.Datagrams; d != nil && e != nil {
+		same := *e
+		same.Sources = d.Sources
+		rest.Datagrams = &same
+	}
+	return gone, fresh, rest.Equal(gone)
+}
+
+// differing returns the addresses of was that are not in is, and those of is that are not in was.
+// ok is false if a list is not sorted, if one is nil, or if more than mostChanged differ.
+func differing(was, is []netip.Addr) (gone, fresh []netip.Addr, ok bool) {
+	gone, fresh = []netip.Addr{}, []netip.Addr{}
+	if was == nil || is == nil {
+		return gone, fresh, was == nil && is == nil
+	}
+	ascending := func(list []netip.Addr) bool {
+		return slices.IsSortedFunc(list, netip.Addr.Compare)
+	}
+	if !ascending(was) || !ascending(is) {
+		return nil, nil, false
+	}
+
+	for len(was) > 0 || len(is) > 0 {
+		c := 0
+		switch {
+		case len(was) == 0:
+			c = 1
+		case len(is) == 0:
+			c = -1
+		default:
+			c = was[0].Compare(is[0])
+		}
+		switch {
+		case c < 0:
+			gone, was = append(gone, was[0]), was[1:]
+		case c > 0:
+			fresh, is = append(fresh, is[0]), is[1:]
+		default:
+			was, is = was[1:], is[1:]
+		}
+		if len(gone)+len(fresh) > mostChanged {
+			return nil, nil, false
+		}
+	}
+	return gone, fresh, true
+}
