@@ -74,11 +74,15 @@ func (a *Agent) yield(s cluster.State) {
 	a.poke()
 }
 
-// foundMTU accepts a result of the prober and causes a turn.
+// foundMTU accepts a result of the prober and causes a turn. The full MTU of the device is not kept:
+// if the device's MTU grows later, a route with the former one would remain for a moment, and
+// WireGuard pads a packet that exceeds its route's MTU beyond what the path carries.
 func (a *Agent) foundMTU(peer pathmtu.Peer, mtu int) {
 	a.change(func(v *view) {
 		v.pathMTU = maps.Clone(v.pathMTU)
-		v.pathMTU[peer.Name] = mtu
+		if v.pathMTU[peer.Name] = mtu; mtu >= peer.DeviceMTU {
+			delete(v.pathMTU, peer.Name)
+		}
 	})
 	a.log.Info("path MTU found", "peer", peer.Name, "mtu", mtu, "device", peer.DeviceMTU)
 	a.poke()

@@ -22,8 +22,8 @@ func TestNoNewsIsLost(t *testing.T) {
 	a.view.Store(&view{news: news{pathMTU: map[string]int{}}})
 	var all sync.WaitGroup
 	for _, publish := range []func(i int){
-		func(i int) { a.foundMTU(pathmtu.Peer{Name: fmt.Sprint("b", i)}, 1300) },
-		func(i int) { a.foundMTU(pathmtu.Peer{Name: fmt.Sprint("c", i)}, 1300) },
+		func(i int) { a.foundMTU(pathmtu.Peer{Name: fmt.Sprint("b", i), DeviceMTU: 1440}, 1300) },
+		func(i int) { a.foundMTU(pathmtu.Peer{Name: fmt.Sprint("c", i), DeviceMTU: 1440}, 1300) },
 		func(i int) { a.yield(cluster.State{Revision: uint64(i)}) },
 		func(i int) {
 			a.change(func(v *view) { v.outcome = outcome{underlay: underlay.Link{MTU: i}} })
@@ -78,5 +78,14 @@ func TestAStateWaitsUntilItIsApplied(t *testing.T) {
 		if now.IsZero() == step.waits || step.waits && !before.IsZero() && now != before {
 			t.Errorf("%s: waits since %s, before since %s", step.situation, now, before)
 		}
+	}
+}
+
+func TestFullMTUOfADeviceIsNotKept(t *testing.T) {
+	a := &Agent{log: slog.New(slog.DiscardHandler), wake: make(chan struct{}, 1)}
+	a.view.Store(&view{news: news{pathMTU: map[string]int{"b": 1296}}})
+	a.foundMTU(pathmtu.Peer{Name: "b", DeviceMTU: 1340}, 1340)
+	if found := a.view.Load().pathMTU; len(found) != 0 {
+		t.Errorf("kept %v", found)
 	}
 }
