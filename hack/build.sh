@@ -13,6 +13,5 @@ done
 plugins=github.com/containernetworking/plugins/plugins
 packages+=("$plugins"/{ipam/host-local,main/loopback,main/ptp,meta/bandwidth,meta/portmap})
 export CGO_ENABLED=0
-stamp="-X github.com/kubeveil/kubeveil/pkg/version.stamped=$("$ROOT/hack/version.sh")"
 progress "build the programs" \
-	go build -trimpath -buildvcs=false -ldflags="$stamp" -o "$OUT/bin/" "${packages[@]}"
+	go build -trimpath -buildvcs=false -ldflags="$("$ROOT/hack/version.sh" --flags)" -o "$OUT/bin/" "${packages[@]}"

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"runtime"
-
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit"
@@ -44,21 +41,6 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 	group("node", "This node:", node.Leakcheck(), node.Host(), node.Cleanup())
 	group("cluster", "A cluster, by a kubeconfig:", cluster.Check(), cluster.Connectivity(),
 		audit.Command(), bench.Command(), sysdump.Command(), volume.Command())
-	root.AddCommand(versionCommand())
+	root.AddCommand(cluster.Version())
 	return root
-}
-
-func versionCommand() *cobra.Command {
-	return verb.Reporting(&cobra.Command{
-		Use: "version", Short: "Show which veilctl this is", Example: "veilctl version",
-	}, func(c verb.Call) error {
-		platform := runtime.GOOS + "/" + runtime.GOARCH
-		v := map[string]string{"version": version.String(), "go": runtime.Version(),
-			"platform": platform}
-		return c.Print(v, false, func() error {
-			_, err := fmt.Fprintf(c.Out, "%s (%s, %s)\n", version.String(), runtime.Version(),
-				platform)
-			return err
-		})
-	})
 }

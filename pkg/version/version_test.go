@@ -1,6 +1,9 @@
 package version
 
-import "testing"
+import (
+	"runtime"
+	"testing"
+)
 
 func TestString(t *testing.T) {
 	if String() == "" || String() == "(devel)" {
@@ -10,5 +13,16 @@ func TestString(t *testing.T) {
 	t.Cleanup(func() { stamped = "" })
 	if String() != stamped {
 		t.Errorf("got %q, want what the linker wrote", String())
+	}
+}
+
+func TestRead(t *testing.T) {
+	commit, date = "c0ffee", "2026-01-02T03:04:05Z"
+	t.Cleanup(func() { commit, date = "", "" })
+	got := Read()
+	want := Info{String(), "c0ffee", "2026-01-02T03:04:05Z", runtime.Version(),
+		runtime.GOOS + "/" + runtime.GOARCH}
+	if got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
