@@ -217,42 +217,28 @@ func TestDynamicProgramIsRefused(t *testing.T) {
 	}
 }
 
-func TestLddIsRead(t *testing.T) {
-	got, err := parseLdd(`	linux-vdso.so.1 (0x00007f9b5a7f2000)
-	libiperf.so.0 => /lib/x86_64-linux-gnu/libiperf.so.0 (0x00007f9b5a7a9000)
-	/lib64/ld-linux-x86-64.so.2 (0x00007f9b5a7f4000)
-`)
-	if want := []string{"/lib/x86_64-linux-gnu/libiperf.so.0",
-		"/lib64/ld-linux-x86-64.so.2"}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("%v, %v; want %v", got, err, want)
+// The description has each program of a recipe, at its path in the image, and each package.
+func TestDescription(t *testing.T) {
+	r, err := named("kubeveil-csi")
+	errtest.Must(t, err)
+	c, err := contentOf(r, "arm64", "root")
+	errtest.Must(t, err)
+	if !slices.Contains(c.Programs, "usr/local/bin/veil-csi") ||
+		!slices.Contains(c.Programs, "usr/local/bin/csi-resizer") ||
+		len(c.Programs) != 5 || len(c.Debian) != len(r.debian) {
+		t.Errorf("%+v", c)
 	}
-	if _, err := parseLdd("\tlibsctp.so.1 => not found\n"); err == nil ||
-		!strings.Contains(err.Error(), "libsctp") {
-		t.Errorf("a library that is not there: %v", err)
+
+	path := filepath.Join(t.TempDir(), "description.json")
+	errtest.Must(t, description{}.write(""), description{Digest: "sha256:ab",
+		Images: map[string]content{"arm64": c}}.write(path))
+	if text := string(filetest.Read(t, path)); !strings.Contains(text, `"sha256:ab"`) ||
+		!strings.Contains(text, c.Debian[0].SHA256) {
+		t.Error(text)
 	}
 }
 
-// Licences accompany copied files, and missing ones are reported.
-func TestHostFiles(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "conf")
-	filetest.Write(t, path, []byte("text"), 0o600)
-	files := map[string][]byte{}
-	if err := addHostFiles(files, recipe{hostFiles: []string{path}}); err != nil ||
-		string(files[path[1:]]) != "text" {
-		t.Errorf("%q, %v", files, err)
-	}
-	if err := addHostFiles(files, recipe{debian: []string{"no-such-package"}}); err == nil ||
-		!strings.Contains(err.Error(), "make deps") {
-		t.Errorf("a licence that is not there: %v", err)
-	}
-}
-
-func TestProgramsOfAnotherMachineAreRefused(t *testing.T) {
-	err := addHost(t.Context(), map[string][]byte{}, "s390x", []string{"iperf3"})
-	if err == nil || !strings.Contains(err.Error(), "--arch s390x") {
-		t.Errorf("%v", err)
-	}
+func TestUnknownImageIsRefused(t *testing.T) {
 	if _, err := named("kubeveil-tool"); err == nil ||
 		!strings.Contains(err.Error(), "kubeveil-tools") {
 		t.Errorf("an unknown image: %v", err)

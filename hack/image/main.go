@@ -2,7 +2,8 @@
 // kubeveil, holds the programs and the reference CNI plugins, static and stripped, and nothing
 // else, no shell either. kubeveil-csi holds the CSI driver, its side-cars and Debian's tools of
 // ext4 and xfs; kubeveil-tools what the suites and veilctl run in pods of their own. The same
-// sources and Go version, and of the tools the same release of Debian, give the same bytes.
+// sources and Go version give the same bytes: debian.lock has the packages of Debian's tools, and
+// nothing is copied from the building machine. hack/lock-debian.sh writes it.
 //
 // Usage:
 //
@@ -57,6 +58,8 @@ Flags:
 type order struct {
 	image, tag, version, out string
 	arches                   []string
+	// description is the file for a description. An empty string means no file.
+	description string
 }
 
 func main() {
@@ -92,6 +95,8 @@ func read(args []string, help io.Writer) (o order, err error) {
 	flags.StringVar(&o.out, "out", "", "`file` to write (default out/images/IMAGE.tar)")
 	flags.StringVar(&o.version, "version", "",
 		"`version` of the programs (default: the output of hack/version.sh)")
+	flags.StringVar(&o.description, "description", "",
+		"`file` for what the image holds, as JSON: digest, programs, packages of Debian")
 	if err := commandline.ParseAll(flags, usage, args, help); err != nil {
 		return o, err
 	}
@@ -108,40 +113,62 @@ func run(ctx context.Context, o order) (digest string, err error) {
 		return "", err
 	}
 
-	if o.version == "" {
-		said, err := exec.CommandContext(ctx, "hack/version.sh").Output()
-		if err != nil {
-			return "", fmt.Errorf("hack/version.sh: %w", err)
-		}
-		o.version = strings.TrimSpace(string(said))
+	stamps, err := versionScript(ctx, o.version, "--flags")
+	if err != nil {
+		return "", err
+	}
+	if o.version, err = versionScript(ctx, o.version); err != nil {
+		return "", err
 	}
 
+	d := description{Images: map[string]content{}}
 	images := make([]v1.Image, len(o.arches))
 	for i, arch := range o.arches {
 		root := filepath.Join(filepath.Dir(o.out), "root-"+arch)
-		if images[i], err = imageFor(ctx, r, arch, o.version, root); err != nil {
+		if images[i], err = imageFor(ctx, r, arch, o.version, stamps, root); err != nil {
+			return "", err
+		}
+		if d.Images[arch], err = contentOf(r, arch, root); err != nil {
 			return "", err
 		}
 	}
 
 	hash, err := writeArchive(o.out, o.tag, images)
-	return hash.String(), err
+	if err != nil {
+		return "", err
+	}
+	d.Digest = hash.String()
+	return d.Digest, d.write(o.description)
+}
+
+// versionScript returns the output of hack/version.sh for a version. An empty version means the
+// environment variable VERSION, or else the version of the tree.
+func versionScript(ctx context.Context, version string, args ...string) (string, error) {
+	c := exec.CommandContext(ctx, "hack/version.sh", args...)
+	if version != "" {
+		c.Env = append(os.Environ(), "VERSION="+version)
+	}
+	out, err := c.Output()
+	if err != nil {
+		return "", fmt.Errorf("hack/version.sh: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
 }
 
 // imageFor returns the image for one architecture. Its programs are built in the folder root.
-func imageFor(ctx context.Context, r recipe, arch, version, root string) (v1.Image, error) {
-	if err := compile(ctx, r, arch, version, root); err != nil {
+// stamps are options of the linker that set the version.
+func imageFor(ctx context.Context, r recipe, arch, version, stamps, root string) (v1.Image, error) {
+	if err := compile(ctx, r, arch, stamps, root); err != nil {
 		return nil, err
 	}
 	files, err := readFiles(r, root)
 	if err != nil {
 		return nil, err
 	}
-	if err := addHost(ctx, files, arch, r.host); err != nil {
-		return nil, err
-	}
-	if err := addHostFiles(files, r); err != nil {
-		return nil, err
+	if len(r.debian) > 0 {
+		if err := addDebian(ctx, files, r, arch, "out/debian"); err != nil {
+			return nil, err
+		}
 	}
 
 	return newImage(r, arch, version, files)
@@ -149,14 +176,14 @@ func imageFor(ctx context.Context, r recipe, arch, version, root string) (v1.Ima
 
 // compile builds the programs of the recipe into folders below root. Programs that are up to date
 // are not linked again.
-func compile(ctx context.Context, r recipe, arch, version, root string) error {
+func compile(ctx context.Context, r recipe, arch, stamps, root string) error {
 	root, err := filepath.Abs(root)
 	if err != nil {
 		return err
 	}
 	for dir, packages := range r.programs {
 		if err := build(ctx, ".", arch, filepath.Join(root, dir),
-			module+"pkg/version.stamped="+version, packages); err != nil {
+			stamps, packages); err != nil {
 			return err
 		}
 	}
@@ -169,7 +196,7 @@ func compile(ctx context.Context, r recipe, arch, version, root string) error {
 				return fmt.Errorf("version of %s: %w", p, err)
 			}
 			if err := build(ctx, r.in, arch, filepath.Join(root, r.dir),
-				"main.version="+strings.TrimSpace(string(said)), []string{p}); err != nil {
+				"-X main.version="+strings.TrimSpace(string(said)), []string{p}); err != nil {
 				return err
 			}
 		}
@@ -177,13 +204,12 @@ func compile(ctx context.Context, r recipe, arch, version, root string) error {
 	return nil
 }
 
-// build builds packages in the module at in into the folder dir. stamp is "variable=value" for the
-// linker's option -X.
-func build(ctx context.Context, in, arch, dir, stamp string, packages []string) error {
+// build builds packages in the module at in into the folder dir. stamps are options of the linker.
+func build(ctx context.Context, in, arch, dir, stamps string, packages []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X " + stamp,
+	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w " + stamps,
 		"-o", dir + "/"}, packages...)
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch,

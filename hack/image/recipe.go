@@ -24,11 +24,11 @@ type recipe struct {
 	programs map[string][]string
 	// released are programs of other projects.
 	released []released
-	// host are programs of this machine that are copied with their libraries and loader. hostFiles
-	// are other files that these programs need.
-	host, hostFiles []string
-	// debian are the Debian packages of these files, whose licences are copied too. licenses is the
-	// value of the licenses label. "" means Apache-2.0.
+	// tools are Debian's programs that are copied with their libraries and loader. toolFiles are
+	// other files that these programs need.
+	tools, toolFiles []string
+	// debian are the Debian packages of these files, whose licences are copied too. debian.lock has
+	// their versions. licenses is the value of the licenses label. "" means Apache-2.0.
 	debian   []string
 	licenses string
 }
@@ -56,7 +56,9 @@ var recipes = []recipe{{
 	name: "kubeveil-tools", comment: "echo server, clients and a watcher with canaries; iperf3",
 	entry: "/usr/local/bin/veil-tools", path: "/usr/local/bin:/usr/bin",
 	programs: map[string][]string{"usr/local/bin": {module + "cmd/veil-tools"}},
-	host:     []string{"iperf3"},
+	tools:    []string{"iperf3"},
+	debian:   []string{"iperf3", "libiperf0", "libsctp1", "libssl3", "libc6"},
+	licenses: "Apache-2.0 AND BSD-3-Clause AND LGPL-2.1-or-later",
 }, {
 	name: "kubeveil-csi", comment: "CSI driver, its side-cars, and the tools of ext4 and xfs",
 	entry: "/usr/local/bin/veil-csi", path: "/usr/local/bin:/usr/bin",
@@ -70,8 +72,8 @@ var recipes = []recipe{{
 			sidecars + "external-snapshotter/v8/cmd/snapshot-controller",
 		}},
 	},
-	host:      []string{"mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_growfs", "xfs_repair"},
-	hostFiles: []string{"/etc/mke2fs.conf"},
+	tools:     []string{"mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_growfs", "xfs_repair"},
+	toolFiles: []string{"etc/mke2fs.conf"},
 	debian: []string{"e2fsprogs", "libext2fs2", "libcom-err2", "libblkid1", "libuuid1",
 		"xfsprogs", "libinih1", "liburcu8", "libc6"},
 	licenses: "Apache-2.0 AND GPL-2.0-only AND LGPL-2.1-or-later",
