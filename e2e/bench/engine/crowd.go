@@ -2,9 +2,7 @@ package engine
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
-	"net"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -91,50 +89,23 @@ func (w *world) crowd(ctx context.Context, n int) error {
 		return err
 	}
 
-	own, err := wgkey.Generate()
+	public, keys, err := withPeers(ctx, w.socket(nodeA), n, 0)
 	if err != nil {
 		return err
 	}
-	private, public := own.Bytes(), own.Public()
-	keys := make([]wgkey.Private, n)
-	var text strings.Builder
-	fmt.Fprintf(&text, "private_key=%s\nlisten_port=%d\n", hex.EncodeToString(private[:]), port)
-	for i := range keys {
-		if keys[i], err = wgkey.Generate(); err != nil {
-			return err
-		}
-		of := keys[i].Public()
-		fmt.Fprintf(&text, "public_key=%x\nallowed_ip=10.%d.%d.0/24\n", of[:], i/250, i%250)
-	}
-	if err := configure(ctx, w.socket(nodeA), text.String()); err != nil {
-		return err
-	}
-	return w.greetAll(ctx, noise.PublicKey(public), keys)
+	return w.greetAll(ctx, public, keys)
 }
 
 // greetAll makes a session between the device of node a and a peer for each key.
 func (w *world) greetAll(ctx context.Context, device noise.PublicKey, keys []wgkey.Private) error {
 	arena := new(secret.Arena)
 	defer arena.Close()
-	p := &idler{}
-	var err error
-	if p.id, err = noise.NewIdentity(arena); err != nil {
-		return err
-	}
-	if p.secrets, err = secret.Alloc[noise.Secrets](arena); err != nil {
-		return err
-	}
-	if p.keys, err = secret.Alloc[noise.Keys](arena); err != nil {
-		return err
-	}
 	seal, err := aead.NewWorker(arena)
 	if err != nil {
 		return err
 	}
-	if err := w.spaces[nodeA].Do(func() (err error) {
-		p.conn, err = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
-		return err
-	}); err != nil {
+	p, err := w.newIdler(arena, nil)
+	if err != nil {
 		return err
 	}
 	defer p.conn.Close()

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -204,24 +203,19 @@ func (w *world) idle(ctx context.Context, program string) (end func(), err error
 		return nil, err
 	}
 
-	own, err := wgkey.Generate()
+	public, keys, err := withPeers(ctx, w.idleSocket(), idlePeers, keepalive)
 	if err != nil {
 		return nil, err
 	}
-	secretKey, public := own.Bytes(), own.Public()
-	var text strings.Builder
-	fmt.Fprintf(&text, "private_key=%s\nlisten_port=%d\n", hex.EncodeToString(secretKey[:]), port)
-	for i := range idlePeers {
-		p, err := w.newIdler(arena, i)
+	for i, key := range keys {
+		// An engine limits the handshakes per address.
+		p, err := w.newIdler(arena, &net.UDPAddr{IP: net.IPv4(127, 1, byte(i/250), byte(1+i%250))})
 		if err != nil {
 			return nil, err
 		}
+		text := key.Bytes()
+		p.id.SetPrivate(&text)
 		peers = append(peers, p)
-		fmt.Fprintf(&text, "public_key=%x\npersistent_keepalive_interval=%d\nallowed_ip=10.%d.%d.0/24\n",
-			p.id.Public[:], int(keepalive.Seconds()), i/250, i%250)
-	}
-	if err := configure(ctx, w.idleSocket(), text.String()); err != nil {
-		return nil, err
 	}
 
 	worker, err := aead.NewWorker(arena)
@@ -229,7 +223,7 @@ func (w *world) idle(ctx context.Context, program string) (end func(), err error
 		return nil, err
 	}
 	for i, p := range peers {
-		if err := p.greet(noise.PublicKey(public), worker, uint32(i+1)); err != nil {
+		if err := p.greet(public, worker, uint32(i+1)); err != nil {
 			return nil, fmt.Errorf("peer %d: %w", i, err)
 		}
 		if err := sleep(ctx, greeting); err != nil {
@@ -239,19 +233,35 @@ func (w *world) idle(ctx context.Context, program string) (end func(), err error
 	return closeAll, nil
 }
 
-// newIdler makes the far end of peer i. Each peer has its own address, because an engine limits the
-// handshakes per address.
-func (w *world) newIdler(arena *secret.Arena, i int) (*idler, error) {
-	p := &idler{}
-	key, err := wgkey.Generate()
-	if err != nil {
-		return nil, err
+// withPeers configures a device with a key and n peers. It returns the device's public key and the
+// peers' keys.
+func withPeers(ctx context.Context, socket string, n int,
+	keepalive time.Duration) (noise.PublicKey, []wgkey.Private, error) {
+	all := make([]wgkey.Private, n+1)
+	var text strings.Builder
+	for i := range all {
+		var err error
+		if all[i], err = wgkey.Generate(); err != nil {
+			return noise.PublicKey{}, nil, err
+		}
+		private, public := all[i].Bytes(), all[i].Public()
+		if i == 0 {
+			fmt.Fprintf(&text, "private_key=%x\nlisten_port=%d\n", private[:], port)
+			continue
+		}
+		fmt.Fprintf(&text, "public_key=%x\npersistent_keepalive_interval=%d\n"+
+			"allowed_ip=10.%d.%d.0/24\n", public[:], int(keepalive.Seconds()), i/250, i%250)
 	}
+	return noise.PublicKey(all[0].Public()), all[1:], configure(ctx, socket, text.String())
+}
+
+// newIdler makes the far end of a peer without a key, with an address on loopback of the device's
+// namespace. A nil address means any.
+func (w *world) newIdler(arena *secret.Arena, from *net.UDPAddr) (p *idler, err error) {
+	p = &idler{}
 	if p.id, err = noise.NewIdentity(arena); err != nil {
 		return nil, err
 	}
-	text := key.Bytes()
-	p.id.SetPrivate(&text)
 	if p.secrets, err = secret.Alloc[noise.Secrets](arena); err != nil {
 		return nil, err
 	}
@@ -259,7 +269,7 @@ func (w *world) newIdler(arena *secret.Arena, i int) (*idler, error) {
 		return nil, err
 	}
 	return p, w.spaces[nodeA].Do(func() (err error) {
-		p.conn, err = net.DialUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 1, byte(i/250), byte(1+i%250))},
+		p.conn, err = net.DialUDP("udp4", from,
 			&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 		return err
 	})

@@ -80,41 +80,10 @@ func (w *world) streams(ctx context.Context, n int, got *atomic.Int64) (end func
 		}
 		wg.Wait()
 	}
-	at := podAddr(podB) + ":0"
-	if w.side.name == tlsPair {
-		at = fmt.Sprintf("%s:%d", podAddr(podB), proxied)
-	}
-	var l net.Listener
-	if err := w.spaces[podB].Do(func() (err error) {
-		l, err = net.Listen("tcp4", at)
-		return err
-	}); err != nil {
+	all, err = w.tcp(ctx, podA, podB, n)
+	if err != nil {
+		closeAll()
 		return nil, err
-	}
-	defer l.Close()
-
-	to := l.Addr().String()
-	if w.side.name == tlsPair {
-		to = fmt.Sprintf("198.19.1.1:%d", proxied)
-	}
-	for range n {
-		var c net.Conn
-		if err := w.spaces[podA].Do(func() (err error) {
-			d := net.Dialer{Timeout: 10 * time.Second}
-			c, err = d.DialContext(ctx, "tcp4", to)
-			return err
-		}); err != nil {
-			closeAll()
-			return nil, fmt.Errorf("%s: %w", w.side.name, err)
-		}
-
-		s, err := l.Accept()
-		if err != nil {
-			closeAll()
-			return nil, err
-		}
-
-		all = append(all, c, s)
 	}
 
 	// Send only after all streams are connected, because sending streams would delay connects.
@@ -142,6 +111,47 @@ func (w *world) streams(ctx context.Context, n int, got *atomic.Int64) (end func
 	}
 
 	return closeAll, nil
+}
+
+// tcp opens n connections from one pod to another, through the proxies if the side has any. It
+// returns both ends of each, the client's first, also after an error.
+func (w *world) tcp(ctx context.Context, from, to, n int) (ends []net.Conn, err error) {
+	at := podAddr(to) + ":0"
+	if w.side.name == tlsPair {
+		at = fmt.Sprintf("%s:%d", podAddr(to), proxied)
+	}
+	var l net.Listener
+	if err := w.spaces[to].Do(func() (err error) {
+		l, err = net.Listen("tcp4", at)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	defer l.Close()
+
+	target := l.Addr().String()
+	if w.side.name == tlsPair {
+		target = fmt.Sprintf("198.19.1.1:%d", proxied)
+	}
+	for range n {
+		err := w.spaces[from].Do(func() error {
+			d := net.Dialer{Timeout: 10 * time.Second}
+			c, err := d.DialContext(ctx, "tcp4", target)
+			if err == nil {
+				ends = append(ends, c)
+			}
+			return err
+		})
+		if err != nil {
+			return ends, fmt.Errorf("%s: %w", w.side.name, err)
+		}
+		far, err := l.Accept()
+		if err != nil {
+			return ends, err
+		}
+		ends = append(ends, far)
+	}
+	return ends, nil
 }
 
 // latency measures round trips of 64-byte datagrams, one at a time, for d. It returns their median

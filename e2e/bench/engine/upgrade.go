@@ -162,29 +162,15 @@ func (s *steady) close() {
 
 // paced starts a TCP stream of bits per second from one pod to another, as part of the load s.
 func (w *world) paced(ctx context.Context, from, to, bits int, s *steady) error {
-	var l net.Listener
-	if err := w.spaces[to].Do(func() (err error) {
-		l, err = net.Listen("tcp4", podAddr(to)+":0")
-		return err
-	}); err != nil {
-		return err
+	ends, err := w.tcp(ctx, from, to, 1)
+	for _, c := range ends {
+		s.ends = append(s.ends, func() { c.Close() })
 	}
-	defer l.Close()
-	var c net.Conn
-	if err := w.spaces[from].Do(func() (err error) {
-		d := net.Dialer{Timeout: 10 * time.Second}
-		c, err = d.DialContext(ctx, "tcp4", l.Addr().String())
-		return err
-	}); err != nil {
-		return err
-	}
-	far, err := l.Accept()
 	if err != nil {
-		c.Close()
 		return err
 	}
 
-	s.ends = append(s.ends, func() { c.Close(); far.Close() })
+	c, far := ends[0], ends[1]
 	s.stream.Go(func() {
 		b := make([]byte, bufferSize)
 		for {
