@@ -160,11 +160,12 @@ func TestDesignNotesAreInTheIndex(t *testing.T) {
 		"docs/design/0004-d.md": note("Status: accepted."),
 		"docs/design/0005-e.md": note(""),
 		index: "# D\n\n| note | status | what it decides |\n|---|---|---|\n" +
-			"| [0001](0001-a.md) | built | How packets are counted |\n" +
-			"| [0002](0002-b.md) | built | How packets are dropped |\n",
+			"| [0002](0002-b.md) | built | How packets are dropped |\n" +
+			"| [0001](0001-a.md) | built | How packets are counted |\n",
 	}))
 
 	want := []string{
+		"docs/design/README.md:1: 0001 is below 0002: sort the rows by number",
 		"docs/design/README.md:1: 0002-b.md is built here, and says of itself that it is " +
 			"decided: make them equal",
 		"docs/design/README.md:1: no row for docs/design/0003-c.md: " +

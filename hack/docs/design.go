@@ -35,11 +35,17 @@ func (c *checker) note(p *page) {
 	}
 }
 
-// notes checks that each design note has a status, and a row with that status in the index.
+// notes checks that each design note has a status, and a row with that status in the index, whose
+// rows are in the order of their numbers.
 func (c *checker) notes() {
 	listed := map[string]string{} // statuses in the index, by file
+	last := ""
 	for _, row := range indexRow.FindAllStringSubmatch(c.tree.documents[index], -1) {
 		listed[path.Join(designs, row[1])] = row[2]
+		if row[1] < last {
+			c.say(index, 1, "%.4s is below %.4s: sort the rows by number", row[1], last)
+		}
+		last = row[1]
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(c.pages)) {
