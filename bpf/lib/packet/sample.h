@@ -63,7 +63,7 @@ struct {
 
 struct sample_share {
 	__u32 reason;
-	__u32 link; /* of a refusal at a socket: the end of the cookie of its network namespace */
+	__u32 link; /* of a refusal at a socket: the end of the ID of the pod's cgroup */
 };
 
 struct {

@@ -15,10 +15,26 @@ struct sample_socket {
 	__u8 protocol;
 };
 
+/* The level of the cgroups of pods in their tree, or of containers; 0 if it is not known. */
+volatile const __u32 pod_cgroup_level;
+
+/*
+ * Returns whose share the refusal takes: the end of the ID of the pod's cgroup. A pod can make
+ * network namespaces, and cgroups below its own, but none at this level.
+ */
+static __always_inline __u32 share_owner(void)
+{
+	__u64 id = 0;
+
+	if (pod_cgroup_level)
+		id = bpf_get_current_ancestor_cgroup_id(pod_cgroup_level);
+	return id ? id : bpf_get_current_cgroup_id();
+}
+
 /* Keeps a sample of the socket of netns that the service of key refused, within its limits. */
 static __noinline void sample_socket(__u32 why, __u64 netns, const struct frontend_key *key)
 {
-	struct drop_sample *s = sample_begin(SAMPLE_SERVICE + why, netns);
+	struct drop_sample *s = sample_begin(SAMPLE_SERVICE + why, share_owner());
 	struct sample_socket *socket;
 
 	if (!s)

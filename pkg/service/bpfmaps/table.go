@@ -51,6 +51,9 @@ type Config struct {
 	// HostRouting lets the programs at links send packets from link to link, past netfilter:
 	// packets for a pod of this node, and replies of pods to external clients of services.
 	HostRouting bool
+	// PodCgroupLevel is the level of the cgroups of pods in their tree, see probe.PodLevel. 0 means
+	// that it is not known: samples of refusals then have a share for each cgroup.
+	PodCgroupLevel uint32
 	// Log receives which maps and programs are adopted or replaced.
 	Log *slog.Logger
 }
@@ -148,6 +151,9 @@ func Open(c Config) (*Table, error) {
 	}
 
 	all, err := specs(features)
+	if err == nil {
+		err = bpfobj.Set(all[0], map[string]any{"pod_cgroup_level": c.PodCgroupLevel})
+	}
 	if err != nil {
 		return fail(err)
 	}

@@ -112,7 +112,7 @@ func (f *Feature) open(t bpfmaps.Config) error {
 		return err
 	}
 
-	t.Dir, t.Log = abi.BPFDir, log
+	t.Dir, t.Log, t.PodCgroupLevel = abi.BPFDir, log, probe.PodLevel(cgroup)
 	opened, err := bpfmaps.Open(t)
 	if err != nil {
 		return err

@@ -90,3 +90,32 @@ func findCgroup(mounts string, part func(path string) bool) (string, error) {
 	return "", &FeatureError{"a tree of cgroups", "4.10",
 		"mount one with: mount -t cgroup2 none /sys/fs/cgroup", ErrNoCgroup}
 }
+
+// levelsSearched bounds the depth at which PodLevel looks for the kubelet's cgroup.
+const levelsSearched = 4
+
+// PodLevel returns a level of the tree of cgroups at path at which each pod has as many cgroups as
+// the runtime gave it, and can make no more. The kubelet's cgroup (kubepods) has a cgroup for each
+// QoS class but Guaranteed, below them one for each pod, and below that one for each container. So
+// the level has the cgroups of pods, and of containers of Guaranteed pods. PodLevel returns 0 if path
+// is not the root of a tree, or the kubelet has no cgroup there.
+func PodLevel(path string) (level uint32) {
+	if part, err := PartOfTree(path); part || err != nil {
+		return 0
+	}
+	_ = filepath.WalkDir(path, func(at string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() || at == path {
+			return nil // a cgroup may go meanwhile
+		}
+		depth := strings.Count(strings.TrimPrefix(at, path), "/")
+		if d.Name() == "kubepods" || strings.HasSuffix(d.Name(), "kubepods.slice") {
+			level = uint32(depth + 2)
+			return fs.SkipAll
+		}
+		if depth >= levelsSearched {
+			return fs.SkipDir
+		}
+		return nil
+	})
+	return level
+}
