@@ -47,7 +47,7 @@ func (a *Agent) openFeatures() error {
 	connections := flow.FeatureConfig{Config: cfg, Paths: paths, Drops: d.Kept,
 		Guard: a.guardStatus, Tunnels: a.tunnelStatus}
 	if links := s.Links(); links != nil {
-		p.Links, connections.Services = links, s.EachFlow
+		p.Links, connections.Services, connections.ServiceAddrs = links, s.EachFlow, s.Outside
 	}
 
 	a.features = []feature.Feature{

@@ -24,7 +24,7 @@ import (
 // formerKept bounds the addresses of deleted nodes that a Feature remembers.
 const formerKept = 4096
 
-// FeatureConfig configures a Feature. All functions except Services must be set.
+// FeatureConfig configures a Feature. All functions except Services and ServiceAddrs must be set.
 type FeatureConfig struct {
 	Config config.Config
 	Paths  pod.Paths
@@ -33,6 +33,9 @@ type FeatureConfig struct {
 	// Services calls its argument for each flow in the flow table of services, until the argument
 	// returns false. Nil means that there is no such table.
 	Services func(func(bpfmaps.Flow) bool) error
+	// ServiceAddrs returns addresses that services had and none has now, and addresses of load
+	// balancers that no program on a node translates. Nil means that veild does not know services.
+	ServiceAddrs func() (former, balancers []netip.Addr)
 	// Guard reads and returns the guard's present state.
 	Guard func() (telemetry.Guard, error)
 	// Tunnels reads and returns the present tunnel devices and their peers.
@@ -216,6 +219,10 @@ func (f *Feature) open() (w *world, harmless map[string]bool, err error) {
 	for _, a := range guard.NodeAddrs {
 		w.marked[a] = true
 	}
+	if f.o.ServiceAddrs != nil {
+		former, balancers := f.o.ServiceAddrs()
+		w.rows = rowsOf(former, balancers)
+	}
 	if err := w.readLinks(f.o.Paths, guard.Links); err != nil {
 		return nil, nil, err
 	}
@@ -277,8 +284,13 @@ func (f *Feature) notes() []string {
 			"Kubeveil (row 11); packets that host processes sent before veild began (row 7).",
 		"Routes are looked up without a mark and without a bound link, so a socket that has " +
 			"either may use another route.",
-		"Rows 9 (addresses of deleted services) and 10 (the cluster's own load balancer) are " +
-			"shown as row 1.",
+	}
+	if f.o.ServiceAddrs == nil {
+		all = append(all, "Rows 9 (addresses of deleted services) and 10 (the cluster's own load "+
+			"balancer) are shown as row 1, because another program translates services.")
+	} else {
+		all = append(all, "Row 9 is shown as row 1 if no service has had the address since veild "+
+			"began, and row 10 if the load balancer's status has only a host name.")
 	}
 	if len(f.o.Config.NodeRanges) == 0 {
 		all = append(all, "Row 8 is shown as row 1 if no Node has had the address since veild "+

@@ -54,6 +54,8 @@ const (
 	rowHost      = 2
 	rowNodePort  = 3
 	rowNoNode    = 8
+	rowNoService = 9
+	rowBalancer  = 10
 	rowLinkLocal = 17
 )
 
@@ -64,6 +66,20 @@ type addresses struct {
 	nodeRanges ranges
 	former     map[netip.Addr]bool
 	ranges     ranges
+	// rows holds the rows of addresses that services had or that load balancers have.
+	rows map[netip.Addr]int
+}
+
+// rowsOf returns addresses.rows.
+func rowsOf(former, balancers []netip.Addr) map[netip.Addr]int {
+	rows := map[netip.Addr]int{}
+	for _, a := range former {
+		rows[a] = rowNoService
+	}
+	for _, a := range balancers {
+		rows[a] = rowBalancer
+	}
+	return rows
 }
 
 var linkLocal4 = netip.MustParsePrefix("169.254.0.0/16")
@@ -135,6 +151,8 @@ func (c addresses) rowOf(l leg, translated bool) int {
 		return rowOutside
 	case linkLocal4.Contains(a):
 		return rowLinkLocal
+	case c.rows[a] != 0:
+		return c.rows[a]
 	case c.former[a] || c.nodeRanges.has(a):
 		return rowNoNode
 	}

@@ -46,9 +46,11 @@ type Service struct {
 	// service; a service without any has both.
 	ClusterIPs []netip.Addr
 	// ExternalIPs and LoadBalancerIPs are for clients in the cluster and outside. LoadBalancerIPs
-	// has only the addresses with ipMode VIP.
+	// has only the addresses with ipMode VIP. BalancerIPs has those with ipMode Proxy, which no
+	// program on a node translates.
 	ExternalIPs     []netip.Addr
 	LoadBalancerIPs []netip.Addr
+	BalancerIPs     []netip.Addr
 	// SourceRanges are the external clients that LoadBalancerIPs admit. An empty list admits any
 	// client.
 	SourceRanges []netip.Prefix

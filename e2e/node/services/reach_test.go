@@ -1,16 +1,23 @@
 package services_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 // asks is the number of requests for a distribution: each of three servers answers thirty of them,
@@ -149,4 +156,41 @@ func family(six bool) string {
 		return "IPv6"
 	}
 	return "IPv4"
+}
+
+// balancerInFront is row 10 of the exceptions: a pod sends to a load balancer of its own cluster
+// that no program on a node translates (ipMode Proxy). veilctl flows shows the row.
+func balancerInFront(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod) {
+	s := publish(ctx, t, l, "behind-a-balancer",
+		corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer})
+	proxy := corev1.LoadBalancerIPModeProxy
+	for _, a := range l.OutsideAddrs() {
+		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
+			corev1.LoadBalancerIngress{IP: a.String(), IPMode: &proxy})
+	}
+	services := l.Control.Client.CoreV1().Services("default")
+	_, err := services.UpdateStatus(ctx, s, metav1.UpdateOptions{})
+	errtest.Must(t, err)
+
+	for _, to := range l.OutsideAddrs() {
+		for _, proto := range []string{"tcp", "udp"} {
+			_, err := traffic.Send(ctx, client, traffic.Exchange{Proto: proto, To: to, Egress: true})
+			errtest.Must(t, err)
+			err = lab.Until(ctx, 10*time.Second, func() error {
+				out, err := client.Node.Exec(ctx, l.Program("veilctl"), "flows", "--clear", "-o", "json")
+				for line := range bytes.Lines(out) {
+					var f telemetry.Flow
+					if json.Unmarshal(line, &f) == nil && f.Server == to && f.Protocol == proto &&
+						slices.Contains(client.Addrs, f.Client) && f.Row == 10 {
+						return nil
+					}
+				}
+				return errors.Join(err, fmt.Errorf("no row 10 to %s by %s in\n%s", to, proto, out))
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	errtest.Must(t, services.Delete(ctx, s.Name, metav1.DeleteOptions{}))
 }

@@ -73,6 +73,7 @@ func services(t *testing.T, routing string) {
 		nodetest.EchoAt(ctx, t, client.Node)
 		nodetest.LinkLocal(ctx, t, l, client, false)
 	})
+	t.Run("a balancer in front of nodes", func(t *testing.T) { balancerInFront(ctx, t, l, client) })
 	var waits sync.WaitGroup // beside the others
 	waits.Go(func() {
 		t.Run("clients are forgotten", func(t *testing.T) {

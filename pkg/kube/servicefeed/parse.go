@@ -49,10 +49,14 @@ func parseService(o *object.Object) feed.Parsed[service.Service] {
 	}
 
 	for _, i := range spec.Ingress {
-		if i.IP != "" && (i.IPMode == nil || *i.IPMode != "Proxy") { // absent is VIP
-			s.LoadBalancerIPs = append(s.LoadBalancerIPs,
-				bad.addrs("status.loadBalancer.ingress", []string{i.IP})...)
+		if i.IP == "" {
+			continue
 		}
+		addrs := &s.LoadBalancerIPs
+		if i.IPMode != nil && *i.IPMode == "Proxy" { // absent is VIP
+			addrs = &s.BalancerIPs
+		}
+		*addrs = append(*addrs, bad.addrs("status.loadBalancer.ingress", []string{i.IP})...)
 	}
 
 	if spec.SessionAffinity == "ClientIP" {

@@ -24,36 +24,36 @@ func TestParseServiceBySituation(t *testing.T) {
 		"external name":  {spec: `{"type":"ExternalName","externalName":"example.com"}`},
 		"no address yet": {spec: `{"type":"ClusterIP"}`},
 		"two families": {spec: `{"clusterIP":"198.18.0.1","clusterIPs":["198.18.0.1","fd42::1"]}`,
-			want: "[198.18.0.1 fd42::1] [] [] [] [] 0s false false 0"},
+			want: "[198.18.0.1 fd42::1] [] [] [] [] [] 0s false false 0"},
 		"addresses of outside": {spec: `{"clusterIP":"198.18.0.1","externalIPs":["198.18.9.1"]}`,
 			status: `{"loadBalancer":{"ingress":[{"ip":"198.18.8.1"},` +
 				`{"ip":"198.18.8.2","ipMode":"Proxy"},{"ip":"198.18.8.3","ipMode":"VIP"},` +
 				`{"hostname":"x"}]}}`,
-			want: "[198.18.0.1] [198.18.9.1] [198.18.8.1 198.18.8.3] [] [] 0s false false 0"},
+			want: "[198.18.0.1] [198.18.9.1] [198.18.8.1 198.18.8.3] [198.18.8.2] [] [] 0s false false 0"},
 		"policies": {spec: `{"clusterIP":"198.18.0.1","externalTrafficPolicy":"Local",` +
 			`"internalTrafficPolicy":"Local","healthCheckNodePort":31000}`,
-			want: "[198.18.0.1] [] [] [] [] 0s true true 31000"},
+			want: "[198.18.0.1] [] [] [] [] [] 0s true true 31000"},
 		"affinity without a timeout": {spec: `{"clusterIP":"198.18.0.1","sessionAffinity":"ClientIP"}`,
-			want: "[198.18.0.1] [] [] [] [] 3h0m0s false false 0"},
+			want: "[198.18.0.1] [] [] [] [] [] 3h0m0s false false 0"},
 		"affinity with one": {spec: `{"clusterIP":"198.18.0.1","sessionAffinity":"ClientIP",` +
 			`"sessionAffinityConfig":{"clientIP":{"timeoutSeconds":7}}}`,
-			want: "[198.18.0.1] [] [] [] [] 7s false false 0"},
+			want: "[198.18.0.1] [] [] [] [] [] 7s false false 0"},
 		"ports": {spec: `{"clusterIP":"198.18.0.1","ports":[` +
 			`{"name":"a","port":80,"nodePort":30080},{"name":"b","protocol":"UDP","port":53},` +
 			`{"name":"c","protocol":"SCTP","port":9}]}`,
-			want: "[198.18.0.1] [] [] [] [{a TCP 80 30080} {b UDP 53 0} {c SCTP 9 0}] 0s " +
+			want: "[198.18.0.1] [] [] [] [] [{a TCP 80 30080} {b UDP 53 0} {c SCTP 9 0}] 0s " +
 				"false false 0"},
 		"a range that cannot be read admits nobody": {
 			spec:    `{"clusterIP":"198.18.0.1","loadBalancerSourceRanges":["here"]}`,
-			problem: true, want: "[198.18.0.1] [] [] [invalid Prefix] [] 0s false false 0"},
+			problem: true, want: "[198.18.0.1] [] [] [] [invalid Prefix] [] 0s false false 0"},
 		"ranges": {
 			spec: `{"clusterIP":"198.18.0.1","loadBalancerSourceRanges":[" 198.18.7.9/24"]}`,
-			want: "[198.18.0.1] [] [] [198.18.7.0/24] [] 0s false false 0"},
+			want: "[198.18.0.1] [] [] [] [198.18.7.0/24] [] 0s false false 0"},
 		"an unknown protocol": {
 			spec:    `{"clusterIP":"198.18.0.1","ports":[{"protocol":"DCCP","port":80}]}`,
-			problem: true, want: "[198.18.0.1] [] [] [] [] 0s false false 0"},
+			problem: true, want: "[198.18.0.1] [] [] [] [] [] 0s false false 0"},
 		"a malformed address": {spec: `{"clusterIP":"198.18.0.1","externalIPs":["x"]}`,
-			problem: true, want: "[198.18.0.1] [] [] [] [] 0s false false 0"},
+			problem: true, want: "[198.18.0.1] [] [] [] [] [] 0s false false 0"},
 		"a port out of range": {spec: `{"clusterIP":"198.18.0.1","ports":[{"port":70000}]}`,
 			problem: true},
 		"another shape": {spec: `[]`, problem: true},
@@ -64,8 +64,8 @@ func TestParseServiceBySituation(t *testing.T) {
 			p := parseService(o)
 			got := ""
 			if s := p.Value; s != nil {
-				got = fmt.Sprint(s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs, s.SourceRanges,
-					s.Ports, s.Affinity, s.ExternalLocal, s.InternalLocal, s.HealthCheckNodePort)
+				got = fmt.Sprint(s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs, s.BalancerIPs,
+					s.SourceRanges, s.Ports, s.Affinity, s.ExternalLocal, s.InternalLocal, s.HealthCheckNodePort)
 			}
 
 			if got != c.want || (p.Problem != "") != c.problem {

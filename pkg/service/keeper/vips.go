@@ -76,6 +76,13 @@ func (f *Feature) Closed() []netip.Addr {
 	return slices.Compact(all)
 }
 
+// Outside returns addresses at which pods may leave the cluster by mistake: addresses that services
+// had and none has now, and addresses of load balancers that no program on a node translates.
+// Without the table at links, veild does not know services, and Outside returns nothing.
+func (f *Feature) Outside() (former, balancers []netip.Addr) {
+	return f.vips.Former(), f.vips.Balancers()
+}
+
 // inUse returns the addresses among addrs that have flows. It returns all if that is unknown.
 func (f *Feature) inUse(addrs []netip.Addr) []netip.Addr {
 	used, err := f.links.InUse(addrs)

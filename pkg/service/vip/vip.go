@@ -14,6 +14,9 @@ import (
 // programs still translate their packets.
 const Linger = time.Hour
 
+// formerKept bounds the addresses that Former returns.
+const formerKept = 4096
+
 // Addresses are the addresses of all known services outside the cluster's service ranges:
 // LoadBalancer IPs and external IPs. An untranslated packet of a pod to one of them must not leave
 // the node. The table of services cannot drop such a packet, because it passes packets to addresses
@@ -22,6 +25,9 @@ type Addresses struct {
 	mu        sync.Mutex
 	byService map[service.Name][]netip.Addr
 	gone      map[netip.Addr]time.Time // when its last service or its last use ended
+	// former holds all addresses that lost a service, and balancers the BalancerIPs of services.
+	former    map[netip.Addr]bool
+	balancers map[service.Name][]netip.Addr
 }
 
 // Put adds or replaces a service and reports whether its addresses changed. An address that no
@@ -34,11 +40,42 @@ func (v *Addresses) Put(s service.Service, now time.Time) bool {
 			addrs = append(addrs, a)
 		}
 	}
-	return v.set(s.Name, sorted(addrs), now)
+	return v.set(s.Name, sorted(addrs), s.BalancerIPs, now)
 }
 
 // Delete removes a service and reports whether it had addresses.
-func (v *Addresses) Delete(n service.Name, now time.Time) bool { return v.set(n, nil, now) }
+func (v *Addresses) Delete(n service.Name, now time.Time) bool { return v.set(n, nil, nil, now) }
+
+// Former returns addresses that services had and none has now, at most 4,096.
+func (v *Addresses) Former() (former []netip.Addr) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	has := map[netip.Addr]bool{}
+	for _, addrs := range v.byService {
+		for _, a := range addrs {
+			has[a] = true
+		}
+	}
+	for a := range v.former {
+		if !has[a] {
+			former = append(former, a)
+		}
+	}
+	return sorted(former)
+}
+
+// Balancers returns the addresses of load balancers to which packets of pods leave the node
+// untranslated (ipMode Proxy).
+func (v *Addresses) Balancers() (all []netip.Addr) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, addrs := range v.balancers {
+		for _, a := range addrs {
+			all = append(all, a.Unmap())
+		}
+	}
+	return sorted(all)
+}
 
 // Left adds addresses that services had before this process began. They count as if their services
 // were deleted now.
@@ -47,7 +84,7 @@ func (v *Addresses) Left(addrs []netip.Addr, now time.Time) {
 	defer v.mu.Unlock()
 	v.begin()
 	for _, a := range addrs {
-		v.gone[a.Unmap()] = now
+		v.goneLocked(a.Unmap(), now)
 	}
 }
 
@@ -55,20 +92,33 @@ func (v *Addresses) Left(addrs []netip.Addr, now time.Time) {
 func (v *Addresses) begin() {
 	if v.byService == nil {
 		v.byService, v.gone = make(map[service.Name][]netip.Addr), make(map[netip.Addr]time.Time)
+		v.former, v.balancers = map[netip.Addr]bool{}, map[service.Name][]netip.Addr{}
 	}
 }
 
-func (v *Addresses) set(n service.Name, addrs []netip.Addr, now time.Time) bool {
+// goneLocked records that an address has lost a service.
+func (v *Addresses) goneLocked(a netip.Addr, now time.Time) {
+	v.gone[a] = now
+	if len(v.former) < formerKept {
+		v.former[a] = true
+	}
+}
+
+func (v *Addresses) set(n service.Name, addrs, balancers []netip.Addr, now time.Time) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.begin()
+	if v.balancers[n] = balancers; len(balancers) == 0 {
+		delete(v.balancers, n)
+	}
+
 	had := v.byService[n]
 	if slices.Equal(had, addrs) {
 		return false
 	}
-	v.begin()
 	for _, a := range had {
 		if !slices.Contains(addrs, a) {
-			v.gone[a] = now
+			v.goneLocked(a, now)
 		}
 	}
 	if v.byService[n] = addrs; len(addrs) == 0 {

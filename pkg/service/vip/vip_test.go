@@ -116,3 +116,28 @@ func TestVIPsInUseStay(t *testing.T) {
 		}
 	}
 }
+
+// An address counts as former while no service has it, and the addresses of load balancers with
+// ipMode Proxy stand apart.
+func TestFormerAddressesAndBalancers(t *testing.T) {
+	var v Addresses
+	now, a, b := time.Now(), service.Name{Name: "a"}, service.Name{Name: "b"}
+	check := func(when string, former, balancers []netip.Addr) {
+		t.Helper()
+		if f, p := v.Former(), v.Balancers(); !slices.Equal(f, former) || !slices.Equal(p, balancers) {
+			t.Errorf("%s: former %v, balancers %v", when, f, p)
+		}
+	}
+	vip, proxy := vipAddrs("198.19.199.1"), vipAddrs("198.19.199.2")
+	v.Put(service.Service{Name: a, ExternalIPs: vip, BalancerIPs: proxy}, now)
+	check("in use", nil, proxy)
+	v.Put(service.Service{Name: a, BalancerIPs: proxy}, now)
+	check("left by its service", vip, proxy)
+	v.Put(service.Service{Name: b, LoadBalancerIPs: vip}, now)
+	check("given to another service", nil, proxy)
+	v.Delete(a, now)
+	v.Delete(b, now)
+	check("no service", vip, nil)
+	v.Addrs(now.Add(2*Linger), func([]netip.Addr) []netip.Addr { return nil })
+	check("after hours", vip, nil)
+}
