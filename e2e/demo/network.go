@@ -8,6 +8,10 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -81,13 +85,20 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 	return n, nil
 }
 
+// podName returns the name of a node's pod.
+func podName(node *lab.Node) string { return fmt.Sprintf("demo-%d", node.Number) }
+
 // addPod makes a pod on a node. With an API server, it also makes the Pod object, which policies
-// need.
+// need. The plugins of the reference network do not know names of pods.
 func (n *network) addPod(ctx context.Context, node *lab.Node) (*lab.Pod, error) {
-	if n.lab.Control == nil {
+	switch {
+	case n.lab.Control != nil:
+		return node.RunPod(ctx, namespace, podName(node), nil)
+	case n.capture.Leaks:
 		return node.AddPod(ctx, "demo", lab.PodOptions{})
 	}
-	return node.RunPod(ctx, namespace, fmt.Sprintf("demo-%d", node.Number), nil)
+	return node.AddPod(ctx, "demo", lab.PodOptions{Object: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: podName(node), UID: types.UID(podName(node))}}})
 }
 
 // newBeside makes a cluster of two nodes with a pod on each. wireguard-go serves its tunnels.

@@ -61,6 +61,9 @@ func (d *demo) refused(ctx context.Context) error {
 		return err
 	}
 
+	if err := d.named(ctx); err != nil {
+		return err
+	}
 	if err := d.policy(ctx); err != nil {
 		return err
 	}
