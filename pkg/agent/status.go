@@ -171,7 +171,7 @@ func (a *Agent) guardStatus() (telemetry.Guard, error) {
 		ingress, egress := state.Points[guard.Point{Index: l.Index, Hook: guard.Ingress}],
 			state.Points[guard.Point{Index: l.Index, Hook: guard.Egress}]
 		if len(ingress.Ours) == 0 || len(egress.Ours) == 0 {
-			out.InForce = false
+			out.InForce, out.Unguarded = false, append(out.Unguarded, l.Name)
 			continue
 		}
 		out.Links = append(out.Links, l.Name)

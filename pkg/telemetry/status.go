@@ -148,7 +148,9 @@ type Guard struct {
 	Hook string `json:"hook,omitempty"`
 	// Links are the interfaces that the guard is attached to.
 	Links []string `json:"links"`
-	Drops []Drop   `json:"drops"`
+	// Unguarded are the interfaces that the guard must be attached to and is not.
+	Unguarded []string `json:"unguarded,omitempty"`
+	Drops     []Drop   `json:"drops"`
 	// MarksRestored counts packets of pods and tunnels whose mark another program had overwritten.
 	MarksRestored uint64 `json:"marksRestored,omitempty"`
 	// Ranges and NodeAddrs are the addresses that must not occur in clear.

@@ -168,14 +168,21 @@ func TestLeaksOfANode(t *testing.T) {
 		want result.Verdict
 		why  string
 	}{
-		"well":        {`{"links":["eth0"],"seconds":60,"frames":9,"tunnel":8}`, nil, result.Good, ""},
-		"a leak":      {`{"seconds":60,"frames":9,"leaks":1,"dropped":3}`, nil, result.Bad, ""},
-		"lost frames": {`{"seconds":60,"frames":9,"dropped":3}`, nil, result.Unseen, "3 frames were lost"},
-		"blind":       {`{"seconds":60}`, nil, result.Unseen, "no frame was seen"},
-		"too short":   {`{"seconds":6,"frames":9}`, nil, result.Unseen, "only 6 s"},
-		"an error":    {"veilctl: veild does not answer", nil, result.Unseen, "veild does not answer"},
-		"nothing":     {"", errors.New("its pod was ended"), result.Unseen, "its pod was ended"},
-		"cut":         {`{"seconds":60,"frames":9,"links":["`, nil, result.Unseen, "seconds"},
+		"well":   {`{"links":["eth0"],"seconds":60,"frames":9,"tunnel":8}`, nil, result.Good, ""},
+		"a leak": {`{"seconds":60,"frames":9,"leaks":1,"dropped":3}`, nil, result.Bad, ""},
+		"unguarded": {`{"links":["eth0","eth1"],"unguarded":["eth1"],"seconds":60,"frames":9}`,
+			nil, result.Note, ""},
+		"unguarded, lost frames": {`{"unguarded":["eth1"],"seconds":60,"frames":9,"dropped":3}`,
+			nil, result.Unseen, "3 frames were lost"},
+		"unread": {`{"links":["eth0"],"unread":["eth1"],"seconds":60,"frames":9}`,
+			nil, result.Unseen, "did not read eth1"},
+		"a leak, unread": {`{"unread":["eth1"],"seconds":60,"frames":9,"leaks":1}`, nil, result.Bad, ""},
+		"lost frames":    {`{"seconds":60,"frames":9,"dropped":3}`, nil, result.Unseen, "3 frames were lost"},
+		"blind":          {`{"seconds":60}`, nil, result.Unseen, "no frame was seen"},
+		"too short":      {`{"seconds":6,"frames":9}`, nil, result.Unseen, "only 6 s"},
+		"an error":       {"veilctl: veild does not answer", nil, result.Unseen, "veild does not answer"},
+		"nothing":        {"", errors.New("its pod was ended"), result.Unseen, "its pod was ended"},
+		"cut":            {`{"seconds":60,"frames":9,"links":["`, nil, result.Unseen, "seconds"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &result.Section{Head: make([]string, 6)}

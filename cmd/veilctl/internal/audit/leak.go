@@ -58,7 +58,7 @@ type leakReader struct {
 func (c *collector) leaks(ctx context.Context) *result.Section {
 	s := &result.Section{Name: "leakcheck", Title: "Frames on the nodes' uplinks",
 		Text: "What veilctl leakcheck saw on each node: every frame of the interfaces that the " +
-			"guard protects, for " + c.long.String() + ".",
+			"guard protects or should protect, for " + c.long.String() + ".",
 		Head: []string{"node", "frames", "of the tunnel", "with an address of the cluster in clear",
 			"read for", "remark"}}
 	switch {
@@ -271,6 +271,8 @@ func judgeLeaks(s *result.Section, on string, text []byte, err error, long time.
 	switch {
 	case r.Leaks > 0:
 		row.Verdict, row.Word = result.Bad, "in clear"
+	case len(r.Unread) > 0:
+		row.Why = "it did not read " + strings.Join(r.Unread[:min(len(r.Unread), shownLeaks)], ", ")
 	case r.Dropped > 0:
 		row.Why = fmt.Sprintf("%d frames were lost before they were read, so the result proves "+
 			"nothing", r.Dropped)
@@ -281,6 +283,10 @@ func judgeLeaks(s *result.Section, on string, text []byte, err error, long time.
 	}
 	if row.Why != "" {
 		row.Verdict, row.Cells[5] = result.Unseen, row.Why
+	} else if len(r.Unguarded) > 0 && r.Leaks == 0 {
+		row.Verdict = result.Note
+		row.Cells[5] += "; without the guard: " +
+			strings.Join(r.Unguarded[:min(len(r.Unguarded), shownLeaks)], ", ")
 	}
 	s.Rows = append(s.Rows, row)
 	for _, e := range r.Examples[:min(len(r.Examples), shownLeaks)] {

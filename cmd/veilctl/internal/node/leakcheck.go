@@ -1,8 +1,10 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +18,12 @@ import (
 
 // LeakReport is the output of leakcheck; fields are added, never renamed.
 type LeakReport struct {
-	Links   []string `json:"links"`
+	// Links are the interfaces that were read. Unguarded are those among them without the guard.
+	Links     []string `json:"links"`
+	Unguarded []string `json:"unguarded,omitempty"`
+	// Unread are interfaces that were not read the whole time, or why they are not known. If there
+	// is one, the check proves nothing.
+	Unread  []string `json:"unread,omitempty"`
 	Seconds float64  `json:"seconds"`
 	Frames  uint64   `json:"frames"`
 	// Tunnel counts WireGuard's frames, and Neighbour counts frames of ARP and ND.
@@ -35,8 +42,9 @@ type LeakReport struct {
 func Leakcheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "leakcheck", Short: "Read this node's underlay for a while, and judge every frame",
-		Long: `It reads the frames of the interfaces that the guard protects, and counts the frames
-that have an address of the cluster in clear. It needs CAP_NET_RAW, which veild's container does not
+		Long: `It reads the frames of the interfaces that the guard protects or should protect, and counts
+the frames that have an address of the cluster in clear. It names interfaces without the guard, and
+those that it could not read the whole time. It needs CAP_NET_RAW, which veild's container does not
 have, so run it as root on the node itself.`,
 		Example: `veilctl leakcheck
 veilctl leakcheck --for 1m -o json
@@ -60,11 +68,26 @@ kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- \
 		if err != nil {
 			return err
 		}
-		return c.Print(r, r.Leaks > 0 || r.Dropped > 0, func() error {
+		s, err = verb.FetchStatus(context.WithoutCancel(c.Ctx), *socket)
+		r.noteUnread(s.Guard, err)
+		return c.Print(r, r.Leaks > 0 || r.Dropped > 0 || len(r.Unread) > 0, func() error {
 			showLeaks(c, r)
 			return nil
 		})
 	})
+}
+
+// noteUnread adds the interfaces of g, the guard after the check, that were not read. err is the
+// reason why g is not known.
+func (r *LeakReport) noteUnread(g telemetry.Guard, err error) {
+	if err != nil {
+		r.Unread = append(r.Unread, fmt.Sprintf("perhaps interfaces that were added meanwhile: %v", err))
+	}
+	for _, link := range slices.Concat(g.Links, g.Unguarded) {
+		if !slices.Contains(r.Links, link) && !slices.Contains(r.Unread, link) {
+			r.Unread = append(r.Unread, link)
+		}
+	}
 }
 
 func readLinks(c verb.Call, s telemetry.Status, long time.Duration) (LeakReport, error) {
@@ -81,15 +104,19 @@ func readLinks(c verb.Call, s telemetry.Status, long time.Duration) (LeakReport,
 		return LeakReport{}, fmt.Errorf("read this node's links: %w", err)
 	}
 
-	for _, link := range s.Guard.Links {
+	r := LeakReport{Unguarded: s.Guard.Unguarded}
+	for _, link := range slices.Concat(s.Guard.Links, s.Guard.Unguarded) {
 		if err := o.Watch(link); err != nil {
-			return LeakReport{}, err
+			r.Unread = append(r.Unread, link)
+			fmt.Fprintln(c.Progress, err)
+			continue
 		}
+		r.Links = append(r.Links, link)
 	}
 
 	began := time.Now()
 	if !c.JSON {
-		fmt.Fprintf(c.Out, "reading %s for %v …\n", strings.Join(s.Guard.Links, ", "), long)
+		fmt.Fprintf(c.Out, "reading %s for %v …\n", strings.Join(r.Links, ", "), long)
 	}
 
 	select {
@@ -102,12 +129,9 @@ func readLinks(c verb.Call, s telemetry.Status, long time.Duration) (LeakReport,
 		return LeakReport{}, err
 	}
 
-	r := LeakReport{
-		Links: s.Guard.Links, Seconds: time.Since(began).Seconds(), Frames: seen.Frames,
-		Dropped: seen.Dropped,
-		Tunnel:  seen.Kinds[leak.Tunnel], Neighbour: seen.Kinds[leak.Neighbour],
-		Leaks: seen.Plaintext,
-	}
+	r.Seconds, r.Frames, r.Dropped = time.Since(began).Seconds(), seen.Frames, seen.Dropped
+	r.Tunnel, r.Neighbour = seen.Kinds[leak.Tunnel], seen.Kinds[leak.Neighbour]
+	r.Leaks = seen.Plaintext
 	r.Other = r.Frames - r.Tunnel - r.Neighbour - r.Leaks
 
 	for _, e := range seen.Examples {
@@ -143,7 +167,12 @@ func showLeaks(c verb.Call, r LeakReport) {
 	for _, e := range r.Examples {
 		fmt.Fprintln(c.Out, e)
 	}
+	if len(r.Unguarded) > 0 {
+		fmt.Fprintf(c.Out, "without the guard: %s\n", strings.Join(r.Unguarded, ", "))
+	}
 	switch {
+	case len(r.Unread) > 0:
+		fmt.Fprintf(c.Out, "not read: %s: this proves nothing\n", strings.Join(r.Unread, ", "))
 	case r.Dropped > 0:
 		fmt.Fprintf(c.Out, "%d frames were lost before they were read, so the result proves "+
 			"nothing: repeat it when there is less traffic\n", r.Dropped)
