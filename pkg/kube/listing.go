@@ -95,8 +95,8 @@ func (l *listing) read(c *Client, name string) (n cluster.Node, has bool) {
 		case v.problem != "":
 			l.problems["VeilNode "+name] = v.problem
 		case v.ownerUID != "" && v.ownerUID != e.uid:
-			l.problems["VeilNode "+name] = "it is owned by an earlier Node of this name; the node " +
-				"replaces it when its veild runs"
+			l.problems["VeilNode "+name] = "its owner is an earlier Node of this name; the " +
+				"node's veild replaces it when it runs"
 		default:
 			n.Claim = v.claim
 		}

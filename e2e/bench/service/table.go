@@ -52,7 +52,7 @@ func (s *run) Report() *report.Report {
 		}
 	}
 	return &report.Report{
-		Title: "Kubeveil's table of services beside kube-proxy, haproxy, and the direct way",
+		Title: "Kubeveil's table of services compared with kube-proxy, haproxy, and the direct way",
 		Lead: fmt.Sprintf("Network namespaces of one machine, kernel %s, %d CPUs. All sides of "+
 			"a row were measured directly after one another, in random order, in each round.",
 			s.Result.Kernel, s.Result.CPUs),
@@ -159,42 +159,44 @@ func (s *run) sizes() report.Table {
 }
 
 var notes = []string{
-	"Each side has a client and a node of its own, and all share three endpoints; the lanes' " +
-		"links, routes and kernel are the same. In the lane \"direct\" the node has no rules and " +
-		"no connection tracking, and its routes spread connections over the endpoints.",
-	"nftables, iptables and IPVS are modes of kube-proxy, the program that the lab builds. It " +
-		"writes a lane's rules from the lists of a server that speaks as an API server does, and " +
-		"is ended then. It has its defaults, but IPv4 alone, and it leaves the machine's limits " +
-		"of connection tracking as they are. What it does not write within " +
+	"Each side has its own client and node, and all sides share three endpoints. The lanes have " +
+		"the same links, routes and kernel. In the lane \"direct\", the node has no rules and no " +
+		"connection tracking, and its routes spread connections over the endpoints.",
+	"nftables, iptables and IPVS are modes of kube-proxy, which the lab builds. It reads the " +
+		"lists of a server that speaks the protocol of an API server, writes a lane's rules, and " +
+		"is then stopped. It has its defaults, except that it uses only IPv4 and does not change " +
+		"the machine's limits of connection tracking. A mode that does not write its rules " +
+		"within " +
 		syncLimit.String() + " is left out, and named here. Services that only fill the tables " +
-		"have one endpoint. All connection tracking forgets what is closed after 2 s instead of " +
-		"10 and 120: in their favour, and so that its table does not fill. From outside they " +
-		"translate the source too (externalTrafficPolicy Cluster). haproxy is a proxy of TCP " +
-		"with a thread for each CPU.",
-	"The node of ours has everything that veild has in force: the guard, at links and in " +
-		"nftables, the rules that keep pods to their addresses, policy routing, " +
-		"masquerading, and with that connection tracking; none of the others has such a thing but the last. " +
-		"Ours has host routing by eBPF (services.hostRouting), so what goes to its pods and what " +
-		"they answer goes from link to link, past netfilter; \"routed\" is that node " +
-		"with veild's default, the kernel's host routing, where all of it meets rules and connection " +
-		"tracking. Guarded is that node without a table of services: what the pod sends goes the direct way.",
-	"Ours for pods: the programs at sockets, attached to a cgroup that has the clients in it, so " +
-		"no packet is rewritten, and those at pods' links, which look at each, at the client's " +
-		"and at the endpoint's. Ours from outside: the programs at links. " +
-		"The endpoints are pods of the node, so no tunnel is measured, but the table has them on " +
-		"another, so that the source of what comes from outside is translated, as the others do.",
-	"Connect, request, response: a byte each way over a connection of its own, closed by " +
-		"a reset. Latencies are from the moment at which an operation was to begin, in an open loop, so " +
-		"that waiting for a slot counts; p50, and p99 beside it.",
-	"Processor time is busy time of the whole machine, load and endpoints included, from " +
-		"/proc/stat, by the operations that were due. Where latencies are the noise of the " +
-		"scheduler, it is the better figure.",
-	"Clients, nodes and endpoints share the CPUs, so rates are bounded by wrk and the endpoints " +
-		"as much as by the path; ratios are smaller than on machines of their own.",
-	"A written table is one whose batch calls have returned: new connections are translated by " +
-		"it. Ours is kept by veild's own client and proxy, which read the lists and the watch of " +
-		"a server that speaks as an API server does, over TLS on the loopback, in this process; " +
-		"a change is timed from when the server takes the event to write it. kube-proxy reads " +
-		"the same, and reports its times in its own metrics. It has minSyncPeriod 1 ms " +
-		"instead of 1 s, which would be a pause before each change.",
+		"have one endpoint. Connection tracking of all sides forgets closed connections after 2 " +
+		"s instead of 10 and 120 s. This favours kube-proxy, and keeps its table from filling. " +
+		"For clients from outside, these modes also translate the source (externalTrafficPolicy " +
+		"Cluster). haproxy is a TCP proxy with one thread per CPU.",
+	"The node of ours has all of veild in force: the guard at links and in nftables, the rules " +
+		"that bind pods to their addresses, policy routing, and masquerading with connection " +
+		"tracking. The other sides have only connection tracking. Ours has host routing by eBPF " +
+		"(services.hostRouting), so packets to and from its pods go from link to link and bypass " +
+		"netfilter. \"routed\" is the same node with veild's default, the kernel's host routing, " +
+		"where all packets pass rules and connection tracking. \"Guarded\" is the same node " +
+		"without a table of services: the pod's packets go the direct way.",
+	"Ours for pods has programs at sockets and at pods' links. The programs at sockets are " +
+		"attached to a cgroup that contains the clients, so they rewrite no packet. The programs " +
+		"at links see each packet, at the client and at the endpoint. Ours from outside has the " +
+		"programs at links. The endpoints are pods of the node, so no tunnel is measured. The " +
+		"table assigns them to another node, so that the source of packets from outside is " +
+		"translated, as the other sides do.",
+	"Connect, request, response: one byte each way over a new connection, which a reset closes. " +
+		"The load is an open loop: a latency begins when its operation is due, so it includes " +
+		"the wait for a slot. The table shows p50 and p99.",
+	"Processor time is the busy time of the whole machine from /proc/stat, load and endpoints " +
+		"included, divided by the operations that were due. Where the scheduler's noise " +
+		"dominates latencies, it is the better figure.",
+	"Clients, nodes and endpoints share the CPUs, so wrk and the endpoints limit the rates as " +
+		"much as the path does. Ratios are smaller than on separate machines.",
+	"A table counts as written when its batch calls have returned, because new connections are " +
+		"then translated by it. For ours, veild's own client and proxy read the lists and the " +
+		"watch of a server that speaks the protocol of an API server, over TLS on the loopback, " +
+		"in this process. The time of a change begins when the server sends the event. " +
+		"kube-proxy reads the same server and reports its times in its own metrics. It has " +
+		"minSyncPeriod 1 ms instead of 1 s, which would add a pause before each change.",
 }

@@ -190,9 +190,9 @@ func TestTryRefusesWhatCannotBe(t *testing.T) {
 		"a namespace that does not exist": {policy.Policies{Namespaced: []policy.Policy{elsewhere}},
 			"NetworkPolicy/shop/deny", "namespace shp does not exist: the cluster has shop"},
 		"a policy that does not exist": {policy.Policies{}, "NetworkPolicy/shop/dney",
-			"no NetworkPolicy/shop/dney to delete: there is NetworkPolicy/shop/deny"},
+			"no NetworkPolicy/shop/dney to delete; these exist: NetworkPolicy/shop/deny"},
 		"none of the cluster": {policy.Policies{}, "ClusterNetworkPolicy/guests",
-			"no ClusterNetworkPolicy/guests to delete: there is none"},
+			"no ClusterNetworkPolicy/guests to delete; these exist: none"},
 	} {
 		r, err := policy.ParseRef(c.deleted)
 		errtest.Must(t, err)

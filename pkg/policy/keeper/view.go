@@ -26,11 +26,11 @@ func (k *Keeper) view() (*known.View, error) {
 		Nodes: map[netip.Addr]string{}}
 	if now.enforced != k.told {
 		v.Notes = append(v.Notes,
-			"a change of the API server is not in force yet: it counts as in force")
+			"a change from the API server is not in force yet, but the result includes it")
 	}
 	if n := now.status.Pending; n > 0 {
-		v.Notes = append(v.Notes, fmt.Sprintf("%d pods of this node are mute, since the daemon does "+
-			"not know yet how to judge them: their connections are not judged", n))
+		v.Notes = append(v.Notes, fmt.Sprintf("%d pods of this node are mute, because veild does "+
+			"not know their policies yet, so the result lacks their connections", n))
 	}
 	for node, addrs := range k.nodeAddrs {
 		for _, a := range addrs {

@@ -78,7 +78,7 @@ func change(p *planner.Planner, changed policy.Policies, deleted []policy.Ref) e
 			for _, e := range exist {
 				names = append(names, e.String())
 			}
-			return fmt.Errorf("there is no %s to delete: there is %s", r, some(names))
+			return fmt.Errorf("there is no %s to delete; these exist: %s", r, some(names))
 		}
 		if r.Kind == policy.KindNetworkPolicy {
 			p.DeletePolicy(policy.Name{Namespace: r.Namespace, Name: r.Name})
