@@ -49,4 +49,5 @@ var ServiceCounts = []ServiceCount{
 	{"PACKET_PORT", "packet", "no_port",
 		"No port for SNAT was free, or the flow table or the table of pod clients had no room."},
 	{"PACKET_MOVED", "packet", "", ""},
+	{"PACKET_HOST_PORT", "packet", "", ""},
 }

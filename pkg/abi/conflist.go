@@ -13,6 +13,9 @@ import (
 // PluginType is the name of our plugin's program in the CNI configuration.
 const PluginType = "veil"
 
+// PortMappings is the capability by which plugins get the host ports of a pod.
+const PortMappings = "portMappings"
+
 // cniVersion is the version of the CNI configuration; containerd 1.6 reads it. cniVersions are all
 // versions that the plugin supports, for runtimes that choose one (CNI specification 1.1.0, section
 // 1).
@@ -28,6 +31,9 @@ type NetConf struct {
 	MTU int `json:"mtu"`
 	// IPAM is the configuration that the plugin passes to host-local.
 	IPAM IPAM `json:"ipam"`
+	// Capabilities are the arguments that the plugin gets from the runtime. It records the ports
+	// that the plugin portmap opens.
+	Capabilities map[string]bool `json:"capabilities"`
 }
 
 // IPAM is the configuration of host-local: one range set per family.
@@ -105,10 +111,11 @@ func Conflist(p ConflistParams) ([]byte, error) {
 	}
 
 	list := conflist{CNIVersion: cniVersion, CNIVersions: cniVersions, Name: NetworkName}
-	list.Plugins = append(list.Plugins, NetConf{Type: PluginType, MTU: p.MTU, IPAM: ipam})
+	list.Plugins = append(list.Plugins, NetConf{Type: PluginType, MTU: p.MTU, IPAM: ipam,
+		Capabilities: map[string]bool{PortMappings: true}})
 	if p.Portmap {
 		list.Plugins = append(list.Plugins,
-			chained{Type: "portmap", Capabilities: map[string]bool{"portMappings": true},
+			chained{Type: "portmap", Capabilities: map[string]bool{PortMappings: true},
 				SNAT: true})
 	}
 	if p.Bandwidth {

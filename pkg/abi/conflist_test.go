@@ -59,6 +59,9 @@ func TestConflistGolden(t *testing.T) {
             }
           ]
         ]
+      },
+      "capabilities": {
+        "portMappings": true
       }
     },
     {

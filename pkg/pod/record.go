@@ -46,6 +46,9 @@ type Record struct {
 	MTU int `json:"mtu"`
 	// Workload is the pod in Kubernetes. It is the zero value if the runtime did not name it.
 	Workload Workload `json:"workload,omitzero"`
+	// HostPorts are the ports of the node that the plugin portmap translates to this pod. Nil means
+	// that they are unknown, as in a record of an earlier version.
+	HostPorts []HostPort `json:"hostPorts"`
 	// Took is the duration of the ADD; 0 means unknown.
 	Took time.Duration `json:"took,omitempty"`
 
@@ -53,6 +56,17 @@ type Record struct {
 	// nil means none. They are written back, so that another version that defines them still finds
 	// them.
 	other json.RawMessage
+}
+
+// HostPort is a port of the node that the plugin portmap translates to a port of a pod.
+type HostPort struct {
+	// Addr is the node's address. The zero Addr means each address of the node.
+	Addr netip.Addr `json:"addr,omitzero"`
+	Port uint16     `json:"port"`
+	// PodPort is the port of the pod.
+	PodPort uint16 `json:"podPort"`
+	// UDP reports whether the port is of UDP. Otherwise it is of TCP.
+	UDP bool `json:"udp,omitempty"`
 }
 
 // recordFields are the names of the fields that this version defines.

@@ -30,6 +30,8 @@ type Services struct {
 	// often no backend was selected.
 	Chosen  []ServiceCount `json:"chosen,omitempty"`
 	Refused []ServiceCount `json:"refused,omitempty"`
+	// FastPathLeft counts by reason how often a pod left the fast path of host routing by eBPF.
+	FastPathLeft []FastPathLeft `json:"fastPathLeft,omitempty"`
 	// Failures counts attempts to write the table that failed partly or entirely.
 	Failures uint64 `json:"failures"`
 	// Problems counts services that are not served as their objects request.
@@ -53,6 +55,21 @@ type ServiceCount struct {
 	What  string `json:"what"`
 	Count uint64 `json:"count"`
 }
+
+// FastPathLeft counts how often a pod left the fast path.
+type FastPathLeft struct {
+	Reason string `json:"reason"` // one of the constants below
+	Count  uint64 `json:"count"`
+}
+
+// Reasons why a pod leaves the fast path. LeftHostPort: it uses a host port of another pod, and
+// leaves the fast path for the packets to and from the port of that pod. LeftLink: its link got a
+// limit or a program of others. LeftPolicy: a policy selects it.
+const (
+	LeftHostPort = "host_port"
+	LeftLink     = "link"
+	LeftPolicy   = "policy"
+)
 
 // Names of limits: the fields of services.limits in snake case, and LimitPodClients, which is not
 // configurable.
@@ -123,6 +140,10 @@ var (
 	serviceRefusedDesc = desc("service_refused_total",
 		"Connections and datagrams to services that were refused, by where (at a socket or at a "+
 			"packet) and reason.", "where", "reason")
+	fastPathLeftDesc = desc("service_fast_path_left_total",
+		"How often a pod left the fast path of host routing by eBPF, by reason: host_port (only "+
+			"for the packets to and from the port of one other pod), link (it got a limit or a "+
+			"program of others) or policy.", "reason")
 	serviceFailuresDesc = desc("service_table_errors_total",
 		"Attempts to write the table of services that failed in part or whole.")
 	serviceProblemsDesc = desc("service_problems",
@@ -147,7 +168,7 @@ var (
 			"or with data not acknowledged) or rest.", "which")
 	serviceDescs = []*prometheus.Desc{
 		servicesDesc, servicesListedDesc, serviceEntriesDesc, serviceLimitDesc, serviceChosenDesc,
-		serviceRefusedDesc, serviceLeftOutDesc,
+		serviceRefusedDesc, serviceLeftOutDesc, fastPathLeftDesc,
 		serviceFailuresDesc, serviceProblemsDesc, apiServerDesc, apiClosedDesc,
 		apiConnectionsDesc, apiStateDesc, apiTripDesc, apiFrontendDesc,
 	}
@@ -174,6 +195,9 @@ func collectServices(s *Services, gauge func(*prometheus.Desc, float64, ...strin
 	}
 	for _, c := range s.Refused {
 		counter(serviceRefusedDesc, c.Count, c.Where, c.What)
+	}
+	for _, l := range s.FastPathLeft {
+		counter(fastPathLeftDesc, l.Count, l.Reason)
 	}
 
 	for _, a := range s.APIServers {

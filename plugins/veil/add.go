@@ -85,9 +85,14 @@ func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, began time
 	}
 
 	undo.Add(ipam.del)
+	ports, err := conf.hostPorts()
+	if err != nil {
+		return nil, coded(types.ErrInvalidNetworkConfig, err)
+	}
 	record := pod.Record{
 		Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns,
 		HostLink: hostLink, Addrs: addrs, MTU: conf.MTU, Workload: workload(args.Args),
+		HostPorts: ports,
 	}
 	if err := p.paths.Attach(record, nsFd, undo); err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
 // nodeExec lets libcni run plugins in the node's namespaces.
@@ -85,6 +87,14 @@ func TestChainWithPortmapAndBandwidth(t *testing.T) {
 	errtest.Must(t, err)
 	if len(result.Interfaces) != 3 || len(result.IPs) != 2 {
 		t.Errorf("result of the chain: %+v, want our two interfaces and bandwidth's", result)
+	}
+	var r pod.Record
+	n.Run(t, func() (err error) {
+		r, err = n.paths.Load(pod.HostLink(a.id, a.ifName))
+		return err
+	})
+	if !slices.Equal(r.HostPorts, []pod.HostPort{{Port: 8080, PodPort: 80}}) {
+		t.Errorf("the record has host ports %v", r.HostPorts)
 	}
 	wantEcho(t, ns, outside)
 	if err := cni.CheckNetworkList(ctx, list, rt); err != nil {

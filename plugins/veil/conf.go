@@ -33,6 +33,10 @@ type netConf struct {
 	IPAM       ipamConf        `json:"ipam"`
 	DNS        types.DNS       `json:"dns"`
 	PrevResult json.RawMessage `json:"prevResult"`
+	// Capabilities are the arguments that the configuration asks for, and RuntimeConfig has those
+	// that the runtime passes.
+	Capabilities  json.RawMessage `json:"capabilities"`
+	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
 	// Valid is the list of valid attachments for GC. It is nil if the key is absent.
 	Valid json.RawMessage `json:"cni.dev/valid-attachments"`
 	// Older is the same list under the key that libcni used before 1.2.3.

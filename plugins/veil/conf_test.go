@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -70,6 +72,52 @@ func TestConfigurationMistakes(t *testing.T) {
 			wantError(t, err, 7, append(tt.want, `network "kubeveil"`)...)
 			if strings.Contains(err.Error(), "\n") {
 				t.Errorf("message has more than one line: %q", err)
+			}
+		})
+	}
+}
+
+// The plugin records the ports that portmap opens.
+func TestHostPortsOfConfiguration(t *testing.T) {
+	asked := object{"portMappings": true}
+	given := func(ports ...any) object { return object{"portMappings": ports} }
+
+	for _, tt := range []struct {
+		name   string
+		change object
+		want   []pod.HostPort
+		err    string
+	}{
+		{"the configuration does not ask", object{"runtimeConfig": given(object{"hostPort": 80})}, nil, ""},
+		{"no port", object{"capabilities": asked}, []pod.HostPort{}, ""},
+		{"ports", object{"capabilities": asked, "runtimeConfig": given(
+			object{"hostPort": 80, "containerPort": 8080, "protocol": "TCP"},
+			object{"hostPort": 53, "containerPort": 5353, "protocol": "udp", "hostIP": "0.0.0.0"},
+			object{"hostPort": 54, "containerPort": 5353, "protocol": "udp",
+				"hostIP": "fd42:9::1"},
+			object{"hostPort": 99, "containerPort": 99, "protocol": "sctp"})},
+			[]pod.HostPort{{Port: 80, PodPort: 8080}, {Port: 53, PodPort: 5353, UDP: true},
+				{Port: 54, PodPort: 5353, UDP: true, Addr: netip.MustParseAddr("fd42:9::1")}}, ""},
+		{"number that is no port", object{"capabilities": asked, "runtimeConfig": given(
+			object{"hostPort": 65536, "containerPort": 1, "protocol": "tcp"})}, nil,
+			"from 1 to 65535"},
+		{"address that is none", object{"capabilities": asked, "runtimeConfig": given(
+			object{"hostPort": 1, "containerPort": 1, "protocol": "tcp", "hostIP": "x"})}, nil,
+			"hostIP"},
+		{"no list", object{"capabilities": asked, "runtimeConfig": object{"portMappings": 1}}, nil,
+			"host ports"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, err := parseValid(conf("1.1.0", tt.change))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := c.hostPorts()
+			if tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
+				t.Errorf("%v, want an error with %q", err, tt.err)
+			}
+			if tt.err == "" && err != nil || !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("%#v, %v, want %#v", got, err, tt.want)
 			}
 		})
 	}

@@ -22,17 +22,6 @@ struct {
 	__type(value, __u64);
 } service_known SEC(".maps");
 
-/*
- * Pods that opened a flow to an address of this host. Netfilter may have translated it (DNAT) to
- * another pod, as for a host port. Then netfilter has to see the replies.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, BLOOM_WORDS);
-	__type(key, __u32);
-	__type(value, __u64);
-} service_turned SEC(".maps");
-
 /* Returns the bit of an address: a multiplicative hash of it. */
 static __always_inline __u32 bloom_bit(const struct addr *a)
 {
@@ -70,16 +59,4 @@ static __always_inline int bloom_has_flow(const struct addr *a)
 static __always_inline void bloom_add_flow(const struct addr *a)
 {
 	bloom_add(&service_known, a);
-}
-
-/* Reports whether netfilter may have translated (DNAT) a flow of the pod. */
-static __always_inline int bloom_has_dnat(const struct addr *pod)
-{
-	return bloom_has(&service_turned, pod);
-}
-
-/* Adds the pod to the Bloom filter of pods whose flows netfilter may translate (DNAT). */
-static __always_inline void bloom_add_dnat(const struct addr *pod)
-{
-	bloom_add(&service_turned, pod);
 }

@@ -16,12 +16,13 @@ enum service_count {
 	COUNT_PACKET_TCP,
 	COUNT_PACKET_UDP,
 	COUNT_PACKET_REFUSED,
-	COUNT_PACKET_LOCAL,    /* dropped: the policy is Local and this node has no backend */
-	COUNT_PACKET_SOURCE,   /* dropped: the client is not in the service's source ranges */
-	COUNT_PACKET_UNSTEADY, /* dropped: the frontend changed at each look-up */
-	COUNT_PACKET_ADDRESS,  /* dropped: this node has no address for SNAT */
-	COUNT_PACKET_PORT,     /* dropped: no port for SNAT, no other backend, or no room */
-	COUNT_PACKET_MOVED,    /* UDP flows that got another backend because theirs is gone */
+	COUNT_PACKET_LOCAL,	/* dropped: the policy is Local and this node has no backend */
+	COUNT_PACKET_SOURCE,	/* dropped: the client is not in the service's source ranges */
+	COUNT_PACKET_UNSTEADY,	/* dropped: the frontend changed at each look-up */
+	COUNT_PACKET_ADDRESS,	/* dropped: this node has no address for SNAT */
+	COUNT_PACKET_PORT,	/* dropped: no port for SNAT, no other backend, or no room */
+	COUNT_PACKET_MOVED,	/* UDP flows that got another backend because theirs is gone */
+	COUNT_PACKET_HOST_PORT, /* pods that left the fast path to a pod for its host port */
 };
 
 struct {

@@ -20,11 +20,12 @@
 #include "packet/l4.h"
 #include "packet/packet.h"
 #include "packet/settings.h"
-#include "service/bloom.h"
 #include "service/flow.h"
+#include "service/host_port.h"
 #include "service/link.h"
 #include "service/nat.h"
 #include "service/opened.h"
+#include "service/refuse.h"
 #include "service/rpf.h"
 #include "service/settings.h"
 #include "service/work.h"
@@ -231,8 +232,9 @@ __noinline int route_packet(struct __sk_buff *skb, int link, int has_flow)
 	found = fib_lookup(skb, &to, w->in.packet.family, skb->ifindex, &w->in.key.src,
 		has_flow ? &w->out.entry.addr : &w->in.key.dst);
 	if (found == BPF_FIB_LKUP_RET_NOT_FWDED && link == LINK_POD &&
-		(w->in.key.protocol == PROTO_UDP || tcp_opens(w->in.tcp_flags)))
-		bloom_add_dnat(&w->in.key.src);
+		host_port_used(has_flow ? &w->out.entry.addr : &w->in.key.dst,
+			has_flow ? w->out.entry.port : w->in.key.dport))
+		return service_drop(skb, COUNT_PACKET_PORT, BASE_DATA);
 	if (!fib_found(found) || has_ipv4_options(&w->in.packet))
 		return VERDICT_NEXT;
 
@@ -246,7 +248,7 @@ __noinline int route_packet(struct __sk_buff *skb, int link, int has_flow)
 	if (found || !(flags & ROUTE_TO_POD) ||
 		(link == LINK_POD && !(route_flags(skb->ifindex) & ROUTE_FROM_POD)))
 		return VERDICT_NEXT;
-	if (!has_flow && (bloom_has_dnat(&w->in.key.src) || bloom_has_dnat(&w->in.key.dst)))
+	if (!has_flow && dnat_has_packet(w))
 		return VERDICT_NEXT;
 
 	return route_to_pod(skb, w, &to, has_flow, flags);

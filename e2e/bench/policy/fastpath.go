@@ -76,7 +76,7 @@ func openFastPath(n *node) (*fastPath, error) {
 	}
 	n.undo.Add(f.table.Close)
 
-	f.Links = link.New(f.table, log)
+	f.Links = link.New(f.table, nil, log)
 	f.Confine()
 	_, err = f.AttachLinks()
 	return f, err

@@ -90,7 +90,7 @@ func (g *ground) translate(l *lane, r reach) error {
 		if err := apply(p, t); err != nil {
 			return err
 		}
-		links := link.New(t, slog.New(slog.DiscardHandler))
+		links := link.New(t, nil, slog.New(slog.DiscardHandler))
 		if err := links.SetSelf([]netip.Prefix{clientNet(l.number)},
 			[]netip.Addr{nodeAddr(l.number)}); err != nil {
 			return err

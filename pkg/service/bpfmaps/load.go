@@ -59,7 +59,7 @@ var (
 		MapPodClients}
 	// formerMaps are maps that no program uses any more. Their pins are removed, because they hold
 	// kernel memory.
-	formerMaps = []string{"service_flows"}
+	formerMaps = []string{"service_flows", "service_turned"}
 )
 
 // specs returns the compiled programs for sockets. The features of the kernel are their settings.

@@ -135,7 +135,7 @@ func (f *Feature) open(t bpfmaps.Config) error {
 
 	var links *link.Links
 	if t.Links {
-		links = link.New(opened, log)
+		links = link.New(opened, f.o.Paths, log)
 		o.HealthAddress, o.Observe = cfg.Services.HealthAddress, f.o.Observe
 		o.AbortDatagrams = f.abortDatagrams
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service/link"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -157,6 +158,7 @@ func (f *Feature) Status(s *telemetry.Status) {
 			out.Tables = append(out.Tables, telemetry.ServiceTable{
 				Limit: telemetry.LimitPodClients, Used: clients, Size: room})
 		}
+		out.FastPathLeft = fastPathLeft(counters, f.links)
 	}
 
 	s.Services, s.Problems = out, append(s.Problems, problems...)
@@ -189,6 +191,19 @@ func flowSizes(used, room bpfmaps.Memory) []telemetry.ServiceTable {
 		{Limit: telemetry.LimitUDPFlows, Used: used.UDP, Size: room.UDP},
 		{Limit: telemetry.LimitFlowQuotas, Used: used.Quotas, Size: room.Quotas},
 	}
+}
+
+// fastPathLeft returns how often packets of a pod left the fast path, by reason.
+func fastPathLeft(counters []bpfmaps.Counter, links *link.Links) []telemetry.FastPathLeft {
+	limit, policy := links.Left()
+	left := []telemetry.FastPathLeft{{Reason: telemetry.LeftHostPort},
+		{Reason: telemetry.LeftLink, Count: limit}, {Reason: telemetry.LeftPolicy, Count: policy}}
+	for _, c := range counters {
+		if c.Constant == "PACKET_HOST_PORT" {
+			left[0].Count = c.Count
+		}
+	}
+	return left
 }
 
 // outcomes returns how often the programs chose a backend, and how often they refused.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 
@@ -48,6 +49,13 @@ func (c *confined) settle(index int) {
 		c.settled = map[int]bool{}
 	}
 	c.settled[index] = true
+}
+
+// unsettled reports whether the plugins have not finished a link, as far as it is known.
+func (c *confined) unsettled(l nl.Link) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.settled[l.Attrs().Index]
 }
 
 // forget forgets the links that no longer exist.
@@ -101,6 +109,9 @@ func (s *Links) retainLocked(names map[string]bool) error {
 			if err := s.setRoutes(index, 0); err != nil {
 				return fmt.Errorf("take the fast path from %s: %w", name, err)
 			}
+			if _, err := net.InterfaceByIndex(int(index)); err == nil { // the pod is still there
+				s.leftBy.policy.Add(1)
+			}
 		}
 		delete(s.confined.given, name)
 		delete(s.confined.allowed, name)
@@ -137,6 +148,7 @@ func (s *Links) retainFirst(names map[string]bool) error {
 			if err := s.setRoutes(uint32(a.Index), 0); err != nil {
 				return err
 			}
+			s.leftBy.policy.Add(1)
 		}
 	}
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -80,6 +81,7 @@ func hooksFor(withTCX bool) hooks {
 // concurrently.
 type Links struct {
 	table    *bpfmaps.Table
+	pods     Pods // nil: no pod has host ports
 	log      *slog.Logger
 	tcx      bool          // whether programs are attached at tcx
 	routing  bool          // Config.HostRouting of the table
@@ -89,6 +91,10 @@ type Links struct {
 	whole bool       // whether AttachLinks left no program of another table
 
 	confined confined
+	ports    hostPorts
+
+	// leftBy counts how often a pod's link lost the fast path, by reason.
+	leftBy struct{ link, policy atomic.Uint64 }
 
 	callers struct {
 		sync.Mutex
@@ -99,11 +105,13 @@ type Links struct {
 }
 
 // New returns the links of a table, which must stay open as long as they are used. It attaches
-// nothing. For a table without links, only InUse and PodClients may be called. log receives what is
-// attached, and the links whose packets are not translated.
-func New(t *bpfmaps.Table, log *slog.Logger) *Links {
-	s := &Links{table: t, log: log, tcx: t.Features().TCX, routing: t.HostRouting(),
+// nothing. For a table without links, only InUse and PodClients may be called. pods has the host
+// ports of pods; nil means that no pod has one. log receives what is attached, and the links whose
+// packets are not translated.
+func New(t *bpfmaps.Table, pods Pods, log *slog.Logger) *Links {
+	s := &Links{table: t, pods: pods, log: log, tcx: t.Features().TCX, routing: t.HostRouting(),
 		patience: podPatience}
+	s.ports.pods, s.ports.owner = map[int]podPorts{}, map[portKey]int{}
 	s.callers.rest = podClientsRest
 	return s
 }
@@ -189,13 +197,14 @@ func (s *Links) attachLinks() (changed []string, whole bool, err error) {
 
 	whole = true
 	for _, l := range links {
-		did, err := s.attachLink(h, l, true)
+		did, err := s.attachLink(h, l)
 		changed = append(changed, did...)
 		if err != nil {
 			s.notTranslated(l, err)
 			whole = false
 		}
 	}
+	s.routeLinks(h, links, true)
 
 	return changed, whole, nil
 }
@@ -206,9 +215,8 @@ func (s *Links) notTranslated(l nl.Link, err error) {
 		"error", err)
 }
 
-// attachLink attaches the programs that the link must have and returns what it changed. settled
-// reports whether the plugins have finished a pod's link.
-func (s *Links) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, error) {
+// attachLink attaches the programs that the link must have and returns what it changed.
+func (s *Links) attachLink(h *nl.Handle, l nl.Link) ([]string, error) {
 	master, err := masterOf(h, l)
 	if errors.Is(err, tchook.ErrLinkGone) {
 		return nil, nil // the loss of its master causes another event
@@ -217,10 +225,6 @@ func (s *Links) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, err
 		return nil, fmt.Errorf("read the master of %s: %w", l.Attrs().Name, err)
 	}
 	hk, want := hooksFor(s.tcx), planLink(l, master)
-	if err := s.routeLink(h, hk, l, want[ingress], settled); err != nil {
-		s.log.Warn("packets of a link do not take the fast path", "link", l.Attrs().Name,
-			"error", err)
-	}
 
 	var changed []string
 	for _, dir := range []direction{egress, ingress} {

@@ -36,6 +36,7 @@ type linked struct {
 	far               *nettest.NS // see addFar
 	dir               string
 	g                 *guard.Guard
+	records           Pods // the plugin's; nil: no pod has host ports
 }
 
 func newLinked(t *testing.T, withTCX bool) *linked {
@@ -154,7 +155,7 @@ func (l *linked) openWith(t *testing.T, c bpfmaps.Config, withTCX bool) {
 		l.Table, err = bpfmaps.Open(c)
 		return err
 	})
-	l.Links = New(l.Table, servicetest.Quiet())
+	l.Links = New(l.Table, l.records, servicetest.Quiet())
 	if withTCX && !l.tcx {
 		l.Table.Close()
 		nettest.Skip(t, nettest.NoTCX, "before Linux 6.6")

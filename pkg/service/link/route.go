@@ -3,6 +3,7 @@ package link
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -22,6 +23,37 @@ const (
 	routeFrom                   // a pod's link: packets from the pod may be redirected
 	routeExit                   // replies of pods may leave by this link
 )
+
+// routeLinks sets what host routing may do at these links, whose programs are attached. settled
+// reports whether the plugins have finished the links of pods.
+func (s *Links) routeLinks(h *nl.Handle, links []nl.Link, settled bool) {
+	if err := s.readPorts(links, settled); err != nil {
+		s.log.Warn("packets of pods' links take the slow path", "error", err)
+	}
+	for _, l := range links {
+		master, err := masterOf(h, l)
+		if err == nil {
+			err = s.routeLink(h, hooksFor(s.tcx), l, planLink(l, master)[ingress], settled)
+		}
+		if err := goneIsFine(err); err != nil {
+			s.log.Warn("packets of a link take the slow path", "link", l.Attrs().Name, "error", err)
+		}
+	}
+}
+
+// readPorts makes the host ports of pods known to the programs.
+func (s *Links) readPorts(links []nl.Link, settled bool) error {
+	if !s.routing || s.pods == nil {
+		return nil
+	}
+	links = slices.DeleteFunc(slices.Clone(links),
+		func(l nl.Link) bool { return l.Attrs().Group != abi.PodGroup })
+	s.loadPorts(links)
+	if !settled || !slices.ContainsFunc(links, s.confined.unsettled) {
+		return nil
+	}
+	return s.addUses()
+}
 
 // routeLink sets what host routing may do at this link, whose ingress program is plan. Limits to a
 // pod's traffic (plugin bandwidth) are set soon after the link appears. So until a link is settled,
@@ -59,6 +91,9 @@ func (s *Links) routeLocked(l nl.Link, plan string, can uint8, settled bool) err
 	}
 	if want != have {
 		err = s.setRoutes(uint32(index), want)
+	}
+	if err == nil && have&routeFrom != 0 && want&routeFrom == 0 {
+		s.leftBy.link.Add(1)
 	}
 	if err == nil && plan == progPodIn {
 		s.confined.note(l.Attrs().Name, uint32(index), want)
@@ -115,7 +150,7 @@ func (s *Links) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, e
 		if !gets && l.Type() == "veth" { // only a veth has a peer that packets can be sent to
 			how |= routePeer
 		}
-		if !sends {
+		if !sends && s.portsKnown(l.Attrs().Index) {
 			how |= routeFrom
 		}
 		return how, nil
@@ -216,6 +251,9 @@ func (s *Links) forgetRoutes(links []nl.Link) error {
 		return err
 	}
 	s.confined.forget(there)
+	if err := s.forgetPorts(there); err != nil {
+		return err
+	}
 	for _, index := range gone {
 		if err := s.table.Map(mapRoutes).Delete(index); err != nil &&
 			!errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -223,4 +261,10 @@ func (s *Links) forgetRoutes(links []nl.Link) error {
 		}
 	}
 	return nil
+}
+
+// Left returns how often a pod lost the fast path: because its link got a limit or a program of
+// others, and because a policy selected the pod.
+func (s *Links) Left() (link, policy uint64) {
+	return s.leftBy.link.Load(), s.leftBy.policy.Load()
 }

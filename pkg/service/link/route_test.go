@@ -455,37 +455,3 @@ func TestSendersAreToldThatHopsAreUsedUp(t *testing.T) {
 		}
 	})
 }
-
-// TestHostPortsReachPodsOfTheirNode has netfilter redirect packets for the host to a pod. Netfilter
-// must then see that pod's answers to another pod. Earlier connections of the two pods continue.
-func TestHostPortsReachPodsOfTheirNode(t *testing.T) {
-	bothHooks(t, func(t *testing.T, withTCX bool) {
-		r := newRouted(t, withTCX, true)
-		var open []flow
-		for _, to := range []string{"198.18.3.6", "[fd42:1:0:3::6]"} {
-			var c net.Conn
-			r.pod.Run(t, func() (err error) {
-				c, err = net.DialTimeout("tcp", to+":8080", servicetest.Patience)
-				return err
-			})
-			defer c.Close()
-			source, err := servicetest.Converse(c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			open = append(open, flow{c, source})
-		}
-
-		r.nft(t, `chain d { type nat hook prerouting priority dstnat;
-			ip daddr 198.19.0.1 tcp dport 9000 dnat ip to 198.18.3.6:8080; ip daddr 198.19.0.1 udp dport 9000 dnat ip to 198.18.3.6:5353;
-			ip6 daddr fd42:9::1 tcp dport 9000 dnat ip6 to [fd42:1:0:3::6]:8080; ip6 daddr fd42:9::1 udp dport 9000 dnat ip6 to [fd42:1:0:3::6]:5353; };`)
-
-		for i, to := range []string{"198.19.0.1", "fd42:9::1"} {
-			for _, network := range []string{"tcp", "udp"} {
-				ask(t, r.pod, network, to, "9000", []string{"198.18.1.5:", "[fd42:1::5]:"}[i])
-			}
-		}
-
-		expectGoOn(t, "after that", open)
-	})
-}

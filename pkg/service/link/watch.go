@@ -140,10 +140,11 @@ func (s *Links) serveLink(h *nl.Handle, l nl.Link, settled bool) {
 func (s *Links) attachServed(h *nl.Handle, l nl.Link, settled bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	did, err := s.attachLink(h, l, settled)
+	did, err := s.attachLink(h, l)
 	if err != nil {
 		s.notTranslated(l, err)
 	}
+	s.routeLinks(h, []nl.Link{l}, settled)
 	if len(did) == 0 {
 		return false
 	}

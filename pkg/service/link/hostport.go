@@ -1,0 +1,228 @@
+package link
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nfnl"
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+)
+
+// Maps of bpf/lib/service/host_port.h: the host ports of pods, the pods that used one, and a bit for
+// each port of a pod that was used by one.
+const (
+	mapPorts    = "service_ports"
+	mapDNAT     = "service_dnat"
+	mapDNATBits = "service_dnatbits"
+)
+
+// Pods are the records of the CNI plugin. pod.Paths implements it.
+type Pods interface {
+	// Load returns the record of a pod's link. The error matches pod.ErrNotFound if there is none.
+	Load(hostLink string) (pod.Record, error)
+}
+
+// portKey, portPod and dnatKey are struct host_port, host_port_pod and dnat_client.
+type (
+	portKey struct {
+		Addr          [16]byte
+		Port          [2]byte
+		Proto, Family uint8
+	}
+	portPod struct {
+		Addr [16]byte
+		Port [2]byte
+		_    [2]byte
+	}
+	dnatKey struct {
+		Client, Pod [16]byte
+		Port        [2]byte
+		Proto       uint8
+		_           uint8
+	}
+)
+
+// hostPorts are the host ports of the pods on this node.
+type hostPorts struct {
+	sync.Mutex
+	pods  map[int]podPorts // by the index of the link
+	owner map[portKey]int  // the link whose host port it is
+	// complete reports whether the programs know the connections of before this process.
+	complete bool
+}
+
+// podPorts is what the record of a link has.
+type podPorts struct {
+	addrs []netip.Addr
+	// known reports whether mapPorts has all host ports of the pod.
+	known bool
+}
+
+// loadPorts writes the host ports of pods' links to mapPorts, if they have a record.
+func (s *Links) loadPorts(links []nl.Link) {
+	s.ports.Lock()
+	defer s.ports.Unlock()
+	for _, l := range links {
+		index, name := l.Attrs().Index, l.Attrs().Name
+		if s.ports.pods[index].known {
+			continue
+		}
+		r, err := s.pods.Load(name)
+		p := podPorts{addrs: r.Addrs, known: err == nil && r.HostPorts != nil}
+		if err == nil {
+			err = s.putPorts(index, r)
+		}
+		if err != nil {
+			p.known = false
+			if !errors.Is(err, pod.ErrNotFound) {
+				s.log.Warn("host ports of a pod are not known; what it sends takes the slow path",
+					"link", name, "error", err)
+			}
+		}
+		s.ports.pods[index] = p
+	}
+}
+
+// putPorts writes the host ports of one pod. The caller holds the lock.
+func (s *Links) putPorts(index int, r pod.Record) error {
+	for _, p := range r.HostPorts {
+		for _, a := range r.Addrs {
+			if p.Addr.IsValid() && p.Addr.Is4() != a.Is4() {
+				continue
+			}
+			key := portKey{Port: portBytes(netip.AddrPortFrom(a, p.Port)), Proto: unix.IPPROTO_TCP,
+				Family: 6}
+			if p.Addr.IsValid() {
+				key.Addr = p.Addr.As16()
+			}
+			if p.UDP {
+				key.Proto = unix.IPPROTO_UDP
+			}
+			if a.Is4() {
+				key.Family = 4
+			}
+			to := portPod{Addr: a.As16(), Port: portBytes(netip.AddrPortFrom(a, p.PodPort))}
+			if err := s.table.Map(mapPorts).Put(key, to); err != nil {
+				return fmt.Errorf("write map %s: %w", mapPorts, err)
+			}
+			s.ports.owner[key] = index
+		}
+	}
+	return nil
+}
+
+// portsKnown reports whether the programs know the host ports of the pod at a link.
+func (s *Links) portsKnown(index int) bool {
+	if s.pods == nil {
+		return true
+	}
+	s.ports.Lock()
+	defer s.ports.Unlock()
+	return s.ports.complete && s.ports.pods[index].known
+}
+
+// addUses adds the connections between pods through netfilter's DNAT that no program saw: those of
+// before this process, and those of a pod before its link had programs. Its first call follows
+// loadPorts with all links, and deletes the host ports of pods that are gone.
+func (s *Links) addUses() error {
+	s.ports.Lock()
+	defer s.ports.Unlock()
+	if !s.ports.complete {
+		gone := func(k portKey) bool { _, has := s.ports.owner[k]; return !has }
+		if err := s.deletePorts(gone); err != nil {
+			return err
+		}
+	} else if len(s.ports.owner) == 0 {
+		return nil
+	}
+	err := s.addDNAT()
+	s.ports.complete = s.ports.complete || err == nil
+	return err
+}
+
+// deletePorts deletes host ports. The caller holds the lock.
+func (s *Links) deletePorts(gone func(portKey) bool) error {
+	var keys []portKey
+	err := bpfmaps.Each(s.table, mapPorts, func(k portKey, _ portPod) bool {
+		if gone(k) {
+			keys = append(keys, k)
+		}
+		return true
+	})
+	for _, k := range keys {
+		delete(s.ports.owner, k)
+		if e := s.table.Map(mapPorts).Delete(k); e != nil && !errors.Is(e, ebpf.ErrKeyNotExist) {
+			err = errors.Join(err, fmt.Errorf("delete from map %s: %w", mapPorts, e))
+		}
+	}
+	return err
+}
+
+// forgetPorts deletes the host ports of links that no longer exist.
+func (s *Links) forgetPorts(there map[uint32]bool) error {
+	s.ports.Lock()
+	defer s.ports.Unlock()
+	lost := false
+	for index := range s.ports.pods {
+		if !there[uint32(index)] {
+			delete(s.ports.pods, index)
+			lost = true
+		}
+	}
+	if !lost || len(s.ports.owner) == 0 {
+		return nil
+	}
+	return s.deletePorts(func(k portKey) bool { return !there[uint32(s.ports.owner[k])] })
+}
+
+// addDNAT adds the connections between pods of the node whose destination netfilter has translated.
+// Programs see the later ones. The caller holds the lock.
+func (s *Links) addDNAT() error {
+	isPod := map[netip.Addr]bool{}
+	for _, p := range s.ports.pods {
+		for _, a := range p.addrs {
+			isPod[a] = true
+		}
+	}
+
+	c, err := nfnl.Open()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	found := map[dnatKey]bool{}
+	err = nl.EachTracked(c, func() { clear(found) }, func(t nl.Tracked) {
+		server := netip.AddrPortFrom(t.Server, t.Port)
+		if isPod[t.Client] && isPod[t.Server] && t.Original != server {
+			found[dnatKey{Client: t.Client.As16(), Pod: t.Server.As16(), Port: portBytes(server),
+				Proto: t.Proto}] = true
+		}
+	})
+	if err != nil {
+		return err
+	}
+
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("read the clock: %w", err)
+	}
+	for k := range found {
+		// The whole word, because a program may set another bit of it meanwhile.
+		word := uint32(binary.BigEndian.Uint16(k.Port[:])) / 64
+		if err := s.table.Map(mapDNATBits).Put(word, ^uint64(0)); err != nil {
+			return fmt.Errorf("write map %s: %w", mapDNATBits, err)
+		}
+		if err := s.table.Map(mapDNAT).Put(k, uint32(now.Sec)); err != nil {
+			return fmt.Errorf("write map %s: %w", mapDNAT, err)
+		}
+	}
+	return nil
+}
