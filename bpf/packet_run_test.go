@@ -298,13 +298,13 @@ func TestPacketsThatAreLeftAlone(t *testing.T) {
 			if out, _ := passed(t, coll, "service_in", full, 0); bytes.Equal(out, full) {
 				t.Errorf("%x is not translated", full)
 			}
-			fragment := bytes.Clone(full)
-			if fragment[ethernet]>>4 == 4 {
-				fragment[ethernet+6] |= 0x20 // more fragments
-			} else {
-				fragment[ethernet+6] = 44
+			if proto == unix.IPPROTO_TCP {
+				long := segment(at(f.client, 40000), at(f.node, port), proto, tcpSYN,
+					string(make([]byte, 1500)))
+				for _, fragment := range fragments(long, 7) {
+					expectAlone(t, coll, "service_in", fragment)
+				}
 			}
-			expectAlone(t, coll, "service_in", fragment)
 			expectAlone(t, coll, "service_in",
 				append(append(bytes.Clone(full[:12]), 0x81, 0, 0, 42), full[12:]...))
 			other := bytes.Clone(full)

@@ -128,6 +128,7 @@ const (
 	packetAddress
 	packetPort
 	packetMoved
+	packetFragment
 )
 
 // counted returns the value of one of these counters.

@@ -50,4 +50,6 @@ var ServiceCounts = []ServiceCount{
 		"No port for SNAT was free, or the flow table or the table of pod clients had no room."},
 	{"PACKET_MOVED", "packet", "", ""},
 	{"PACKET_HOST_PORT", "packet", "", ""},
+	{"PACKET_FRAGMENT", "packet", "fragment", "A fragment came before the first one of its " +
+		"datagram, which has the ports."},
 }

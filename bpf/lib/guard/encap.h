@@ -39,7 +39,6 @@
 #define PROTO_IPV4     4
 #define PROTO_IPV6     41
 #define PROTO_ROUTING  43
-#define PROTO_FRAGMENT 44
 #define PROTO_AH       51
 #define PROTO_DSTOPTS  60
 #define PROTO_MOBILITY 135

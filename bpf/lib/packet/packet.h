@@ -27,6 +27,9 @@
 /* No protocol has this number (IANA: reserved). */
 #define PROTO_NONE 255
 
+/* The fragment header of IPv6 (RFC 8200 section 4.5). */
+#define PROTO_FRAGMENT 44
+
 struct ipv4_header {
 	__u8 version_ihl;
 	__u8 tos;

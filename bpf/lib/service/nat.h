@@ -10,6 +10,7 @@
 #include "service/conntrack.h"
 #include "service/flow.h"
 #include "service/flow_end.h"
+#include "service/fragment.h"
 #include "service/work.h"
 
 /*
@@ -24,6 +25,10 @@ static __always_inline int nat_rewrite(
 	__u32 check = w->in.packet.payload + (udp ? UDP_CHECK : TCP_CHECK);
 	const struct addr *from = end == REWRITE_SRC ? &w->in.key.src : &w->in.key.dst;
 	__be16 port = end == REWRITE_SRC ? w->in.key.sport : w->in.key.dport;
+
+	if (w->in.fragment == FRAGMENT_LATER) /* has neither ports nor a checksum of them */
+		return rewrite_addr(skb, w->in.packet.family, network, end, from,
+			&w->out.entry.addr, 0, BPF_F_PSEUDO_HDR);
 
 	if (!same_addr(from, &w->out.entry.addr) &&
 		rewrite_addr(skb, w->in.packet.family, network, end, from, &w->out.entry.addr,
@@ -62,6 +67,8 @@ __noinline int nat_source(struct __sk_buff *skb, __u32 network)
 	if (w->out.entry.used != now)
 		f->used = now;
 
+	if (w->in.fragment == FRAGMENT_FIRST)
+		fragment_remember(FLOW_OUT, now);
 	if (nat_rewrite(skb, w, network, REWRITE_SRC))
 		return drop(skb, REASON_SERVICE_REWRITE, network_base(network));
 	return VERDICT_NEXT;

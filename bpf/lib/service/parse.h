@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Parses the packets that services may rewrite. Fragments, packets with IPv6 extension headers and
- * packets of a VLAN are not among them.
+ * Parses the packets that services may rewrite. Fragments of TCP, packets with other IPv6 extension
+ * headers than that of fragments, and packets of a VLAN are not among them.
  */
 #pragma once
 
@@ -9,7 +9,9 @@
 #include "packet/addr.h"
 #include "packet/l4.h"
 #include "packet/packet.h"
+#include "service/conntrack.h"
 #include "service/flow.h"
+#include "service/fragment.h"
 #include "service/work.h"
 
 /* The VLAN identifier in a tag. A tag with identifier 0 only has a priority (IEEE 802.1Q). */
@@ -50,17 +52,20 @@ static __always_inline int service_parse(struct __sk_buff *skb, __u32 network, s
 }
 
 /*
- * Sets w->in.key and w->in.tcp_flags from the packet whose IP header is in w->in.packet. Returns 0
- * if it has no ports.
+ * Sets w->in.key, w->in.fragment and w->in.tcp_flags from the packet whose IP header is at network,
+ * and in w->in.packet. Returns 0 if it has no ports, or if the ports of its datagram are unknown.
  */
-static __always_inline int service_key(struct __sk_buff *skb, struct work *w, enum flow_hook hook)
+static __always_inline int service_key(
+	struct __sk_buff *skb, struct work *w, __u32 network, enum flow_hook hook)
 {
 	struct tcp_header h;
 
-	if (w->in.packet.fragment)
+	w->in.fragment = FRAGMENT_NONE;
+	w->in.tcp_flags = 0;
+	if ((w->in.packet.fragment || w->in.packet.protocol == PROTO_FRAGMENT) &&
+		!fragment_parse(skb, network))
 		return 0;
 
-	w->in.tcp_flags = 0;
 	switch (w->in.packet.protocol) {
 	case PROTO_TCP:
 		if (bpf_skb_load_bytes(skb, w->in.packet.payload, &h, sizeof(h)))
@@ -68,7 +73,11 @@ static __always_inline int service_key(struct __sk_buff *skb, struct work *w, en
 		w->in.tcp_flags = h.flags;
 		break;
 	case PROTO_UDP:
-		if (bpf_skb_load_bytes(skb, w->in.packet.payload, &h, sizeof(struct udp_header)))
+		if (w->in.fragment == FRAGMENT_LATER) {
+			if (!fragment_ports(w, hook, flow_now(), &h.ports))
+				return 0;
+		} else if (bpf_skb_load_bytes(
+				   skb, w->in.packet.payload, &h, sizeof(struct udp_header)))
 			return 0;
 		break;
 	default:

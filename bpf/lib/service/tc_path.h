@@ -9,6 +9,7 @@
 #include "kernel.h"
 #include "guard/nodes.h"
 #include "guard/ranges.h"
+#include "guard/vips.h"
 #include "packet/drop.h"
 #include "packet/l4.h"
 #include "packet/packet.h"
@@ -20,6 +21,7 @@
 #include "service/flow.h"
 #include "service/flow_end.h"
 #include "service/flow_make.h"
+#include "service/fragment.h"
 #include "service/icmp_nat.h"
 #include "service/link.h"
 #include "service/nat.h"
@@ -247,6 +249,17 @@ static __always_inline int tc_route(
 	return route_packet(skb, link, has_flow);
 }
 
+/*
+ * Returns the verdict for the packet w->in, whose ports are unknown. A fragment to an address that
+ * only services have is lost without them. Other addresses have other sockets too.
+ */
+static __always_inline int tc_without_key(struct __sk_buff *skb, struct work *w, __u32 network)
+{
+	if (w->in.fragment == FRAGMENT_LATER && is_vip(&w->in.packet.dst))
+		return service_drop(skb, COUNT_PACKET_FRAGMENT, network_base(network));
+	return VERDICT_NEXT;
+}
+
 /* Translates a packet that comes in by a link. network is the offset of its IP header. Returns the
  * verdict. */
 static __always_inline int tc_in(struct __sk_buff *skb, __u32 network, enum service_link link)
@@ -269,7 +282,9 @@ static __always_inline int tc_in(struct __sk_buff *skb, __u32 network, enum serv
 			       : VERDICT_NEXT;
 	}
 
-	if (!service_key(skb, w, FLOW_IN) || tc_is_tunnel(w, link))
+	if (!service_key(skb, w, network, FLOW_IN))
+		return tc_without_key(skb, w, network);
+	if (tc_is_tunnel(w, link))
 		return VERDICT_NEXT;
 	w->in.has_ethernet = network == ETH_HLEN;
 	did = tc_find(skb, link);
@@ -278,6 +293,8 @@ static __always_inline int tc_in(struct __sk_buff *skb, __u32 network, enum serv
 	if (did != BALANCE_DONE)
 		return service_drop(skb, did, network_base(network));
 
+	if (w->in.fragment == FRAGMENT_FIRST)
+		fragment_remember(FLOW_IN, flow_now());
 	if (nat_rewrite(skb, w, network, REWRITE_DST))
 		return drop(skb, REASON_SERVICE_REWRITE, network_base(network));
 	skb->mark |= mark;
@@ -304,7 +321,7 @@ static __always_inline int tc_out(struct __sk_buff *skb, __u32 network)
 			       : VERDICT_NEXT;
 	}
 
-	if (!service_key(skb, w, FLOW_OUT) || !may_have_flow(w))
+	if (!service_key(skb, w, network, FLOW_OUT) || !may_have_flow(w))
 		return VERDICT_NEXT;
 	return nat_source(skb, network);
 }

@@ -15,6 +15,14 @@ struct quota_key {
 	__u32 number;
 };
 
+/* A datagram of which a fragment was seen at a hook (enum flow_hook); see fragment.h. */
+struct fragment_key {
+	struct addr src;
+	struct addr dst;
+	__u32 id;
+	__u32 hook;
+};
+
 /*
  * The packet in work. An upgrade adopts a pinned map of the same size, and code relies on the zero
  * bytes of padding in keys. So a change of the layout has to change the size.
@@ -25,6 +33,8 @@ struct work {
 		struct packet packet;
 		__u8 tcp_flags;	   /* 0 if it is not TCP */
 		__u8 has_ethernet; /* whether it begins with an Ethernet header */
+		__u8 fragment;	   /* FRAGMENT_* */
+		__u32 fragment_id; /* of a fragment */
 		struct flow_key key;
 	} in;
 
@@ -42,6 +52,7 @@ struct work {
 		struct flow_key forward_key; /* of the flow that is ended */
 		struct flow found;	     /* a copy of an entry that was looked up */
 		struct quota_key quota_key;
+		struct fragment_key fragment_key;
 		struct frontend frontend;
 		struct frontend_key frontend_key;
 		struct packet inner; /* of an ICMP error */

@@ -223,7 +223,7 @@ func (l *linked) serveHereAndFar(t *testing.T) {
 }
 
 // tellSource answers each line or datagram at 8080 (TCP) and 5353 (UDP) of a namespace with its
-// source.
+// source. It returns a large datagram behind that.
 func tellSource(t *testing.T, ns *nettest.NS) {
 	t.Helper()
 	var tcp net.Listener
@@ -271,12 +271,16 @@ func tellSource(t *testing.T, ns *nettest.NS) {
 	}()
 
 	go func() {
-		for buf := make([]byte, 16); ; {
-			_, from, err := udp.ReadFrom(buf)
+		for buf := make([]byte, 1<<16); ; {
+			n, from, err := udp.ReadFrom(buf)
 			if err != nil {
 				return
 			}
-			_, _ = udp.WriteTo([]byte(from.String()+"\n"), from)
+			answer := []byte(from.String() + "\n")
+			if n > 16 {
+				answer = append(answer, buf[:n]...)
+			}
+			_, _ = udp.WriteTo(answer, from)
 		}
 	}()
 }
