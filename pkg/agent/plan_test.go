@@ -300,7 +300,7 @@ func TestWideMTUIsNoted(t *testing.T) {
 			in.wideMTU = node.WideMTU(tt.configured, tt.link)
 			d := decide(in)
 			if noted := len(d.notes) == 1 &&
-				strings.Contains(d.notes[0], "more than the 1500 of eth9"); noted != tt.noted ||
+				strings.Contains(d.notes[0], "more than the MTU 1500 of eth9"); noted != tt.noted ||
 				len(d.problems) != 0 {
 				t.Errorf("notes %q, problems %q", d.notes, d.problems)
 			}
