@@ -23,7 +23,7 @@ enum service_count {
 	COUNT_PACKET_PORT,	/* dropped: no port for SNAT, no other backend, or no room */
 	COUNT_PACKET_MOVED,	/* UDP flows that got another backend because theirs is gone */
 	COUNT_PACKET_HOST_PORT, /* pods that left the fast path to a pod for its host port */
-	COUNT_PACKET_FRAGMENT, /* dropped: it came before the first fragment of its datagram */
+	COUNT_PACKET_FRAGMENT,	/* dropped: it came before the first fragment of its datagram */
 };
 
 struct {

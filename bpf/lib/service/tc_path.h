@@ -288,8 +288,9 @@ static __always_inline int tc_in(struct __sk_buff *skb, __u32 network, enum serv
 		return VERDICT_NEXT;
 	w->in.has_ethernet = network == ETH_HLEN;
 	did = tc_find(skb, link);
-	if (did == BALANCE_NO_SERVICE)
-		return tc_route(skb, network, link, 0);
+	if (did == BALANCE_NO_SERVICE) /* the other fragments take the kernel's way, too */
+		return w->in.fragment == FRAGMENT_NONE ? tc_route(skb, network, link, 0)
+						       : VERDICT_NEXT;
 	if (did != BALANCE_DONE)
 		return service_drop(skb, did, network_base(network));
 

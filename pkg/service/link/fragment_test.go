@@ -45,8 +45,8 @@ func askLarge(t *testing.T, ns *nettest.NS, to, want string) {
 }
 
 // TestLargeDatagramsGoThroughServices sends datagrams beyond the MTU from outside to NodePorts and
-// LoadBalancer IPs. Their replies are as large. A backend here sees the client, and one on another
-// node sees this node.
+// LoadBalancer IPs, and from one pod of the node to another. Their replies are as large. A backend
+// here sees the client, and one on another node sees this node.
 func TestLargeDatagramsGoThroughServices(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		t.Run("NodePorts", func(t *testing.T) {
@@ -68,6 +68,10 @@ func TestLargeDatagramsGoThroughServices(t *testing.T) {
 					r := newRouted(t, withTCX, hostRouting)
 					for i, want := range []string{"198.19.0.9:", "[fd42:9::9]:"} {
 						askLarge(t, r.client, net.JoinHostPort(outsideAt[i], "53"), want)
+					}
+
+					for i, want := range []string{"198.18.1.5:", "[fd42:1::5]:"} {
+						askLarge(t, r.pod, net.JoinHostPort(otherAt[i], "5353"), want)
 					}
 				})
 		}
