@@ -32,9 +32,9 @@ func withOptions(in, options []byte) []byte {
 	return append(append(bytes.Clone(in[:ethernet]), h...), in[ethernet+20:]...)
 }
 
-// TestPacketsWithOptionsTakeTheSlowPath sends from a pod to another of the node, with host routing.
+// TestPacketsWithOptionsTakeTheSlowPath sends from a pod to another of the node, on the fast path.
 func TestPacketsWithOptionsTakeTheSlowPath(t *testing.T) {
-	coll := packetsOf(t, 1<<14, true)
+	coll := packets(t)
 	links := linksFor(t, coll)
 	for _, f := range labAddrs {
 		to := netip.MustParseAddr(f.pod2)

@@ -21,10 +21,7 @@ const podClientsMax = 64
 func packets(t testing.TB) *ebpf.Collection { return packetsWith(t, 1<<14) }
 
 // packetsWith is like packets, with flow tables of that size.
-func packetsWith(t testing.TB, flows uint32) *ebpf.Collection { return packetsOf(t, flows, false) }
-
-// packetsOf is like packetsWith, with host routing if hostRouting is set.
-func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
+func packetsWith(t testing.TB, flows uint32) *ebpf.Collection {
 	t.Helper()
 	nettest.NeedBPF(t)
 	errtest.Must(t, rlimit.RemoveMemlock())
@@ -34,10 +31,6 @@ func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 	set := map[string]uint32{"pod_mark": abi.PodMark, "tunnel_mark": abi.TunnelMark,
 		"service_mark": abi.ServiceMark, "probe_port": abi.ProbePort,
 		"tunnel_port": tunnelPort, "flow_quota": flows / 128}
-	if hostRouting {
-		set["host_routing"] = 1
-	}
-
 	for name, v := range spec.Variables {
 		errtest.Must(t, v.Set(set[name]))
 	}

@@ -10,14 +10,17 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 )
 
-// Opened is a TCP connection that Client opened, without NAT.
-type Opened struct{ Client, Server netip.AddrPort }
+// Opened is a TCP connection or, with UDP, a flow of datagrams that Client opened, without NAT.
+type Opened struct {
+	Client, Server netip.AddrPort
+	UDP            bool
+}
 
-// trackedFor is the timeout in seconds of a connection that TrackOpened added, until its first
-// packet. After that packet, the kernel's timeout applies.
-const trackedFor = 86400
+// trackedFor and datagramsFor are the timeouts in seconds of TCP connections and flows of UDP that
+// TrackOpened added, until their first packet. After that packet, the kernel's timeout applies.
+const trackedFor, datagramsFor = 86400, 180
 
-// TrackOpened adds established TCP connections to conntrack, in the network namespace of c. It
+// TrackOpened adds established TCP connections and flows of UDP to conntrack, in the network namespace of c. It
 // replaces an existing entry for the same two ends, which may have the wrong end as the client.
 // After an error, the caller must close c, which may hold answers that were not read.
 func TrackOpened(c *nfnl.Conn, connections []Opened) error {
@@ -27,7 +30,8 @@ func TrackOpened(c *nfnl.Conn, connections []Opened) error {
 		if o.Client.Addr().Is6() {
 			family = unix.AF_INET6
 		}
-		tuple, reply := appendTuple(nil, o.Client, o.Server), appendTuple(nil, o.Server, o.Client)
+		tuple := appendTuple(nil, o.Client, o.Server, o.UDP)
+		reply := appendTuple(nil, o.Server, o.Client, o.UDP)
 
 		old.Begin(ctDelete, 0, family)
 		old.Bytes(ctOriginal|unix.NLA_F_NESTED, tuple)
@@ -36,6 +40,10 @@ func TrackOpened(c *nfnl.Conn, connections []Opened) error {
 		added.Bytes(ctOriginal|unix.NLA_F_NESTED, tuple)
 		added.Bytes(ctReply|unix.NLA_F_NESTED, reply)
 		added.Uint32(ctStatus, statusKnown)
+		if o.UDP {
+			added.Uint32(ctTimeout, datagramsFor)
+			continue
+		}
 		added.Uint32(ctTimeout, trackedFor)
 		state := nfnl.AppendAttribute(nil, tcpState, []byte{tcpEstablished})
 		added.Bytes(ctProto|unix.NLA_F_NESTED,
@@ -63,8 +71,12 @@ const (
 	ctNew = 1 << 8 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_NEW
 )
 
-// appendTuple appends the content of the tuple of a TCP connection.
-func appendTuple(b []byte, from, to netip.AddrPort) []byte {
+// appendTuple appends the content of the tuple of a TCP connection, or of a flow of UDP.
+func appendTuple(b []byte, from, to netip.AddrPort, udp bool) []byte {
+	number := byte(unix.IPPROTO_TCP)
+	if udp {
+		number = unix.IPPROTO_UDP
+	}
 	kind := uint16(source4)
 	if from.Addr().Is6() {
 		kind = source6
@@ -73,7 +85,7 @@ func appendTuple(b []byte, from, to netip.AddrPort) []byte {
 	ip = nfnl.AppendAttribute(ip, kind+1, to.Addr().AsSlice())
 	b = nfnl.AppendAttribute(b, tupleIP|unix.NLA_F_NESTED, ip)
 
-	proto := nfnl.AppendAttribute(nil, protoNumber, []byte{unix.IPPROTO_TCP})
+	proto := nfnl.AppendAttribute(nil, protoNumber, []byte{number})
 	proto = nfnl.AppendAttribute(proto, protoPort,
 		binary.BigEndian.AppendUint16(nil, from.Port()))
 	proto = nfnl.AppendAttribute(proto, protoPortTo,

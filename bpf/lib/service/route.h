@@ -41,6 +41,8 @@
 	4		  /* take from the pod: nothing but these programs there needs the packet  \
 			   */
 #define ROUTE_TO_CLIENT 8 /* send to external clients: the guard judges what leaves */
+/* Only watch which host ports the pod uses. */
+#define ROUTE_WATCH 16
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -107,9 +109,8 @@ __noinline int route_both_ways(struct __sk_buff *skb)
 	struct work *w = work_get();
 	struct bpf_fib_lookup to;
 
-	if (!host_routing || !w || !w->in.has_ethernet || skb->vlan_present ||
-		in_ranges(&w->in.key.src) || is_node(&w->in.key.src) ||
-		has_ipv4_options(&w->in.packet))
+	if (!w || !w->in.has_ethernet || skb->vlan_present || in_ranges(&w->in.key.src) ||
+		is_node(&w->in.key.src) || has_ipv4_options(&w->in.packet))
 		return 0;
 
 	if (!fib_found(fib_lookup(skb, &to, w->in.packet.family, skb->ifindex, &w->in.key.src,
@@ -210,12 +211,14 @@ __noinline int route_packet(struct __sk_buff *skb, int link, int has_flow)
 	struct work *w = work_get();
 	struct bpf_fib_lookup to;
 	int reply; /* whether it is a pod's reply to an external client: no other leaves the node */
+	__u8 flags, own = 0; /* of the next link, of this one */
 	long found;
-	__u8 flags;
 
-	if (!host_routing || !w || skb->vlan_present)
+	if (!w || skb->vlan_present)
 		return VERDICT_NEXT;
-	if (link == LINK_UNDERLAY && !(w->out.entry.flags & FLOW_HOST_ROUTED))
+	if (link == LINK_POD)
+		own = route_flags(skb->ifindex);
+	if (link == LINK_POD ? !own : !(w->out.entry.flags & FLOW_HOST_ROUTED))
 		return VERDICT_NEXT;
 	reply = has_flow && link == LINK_POD &&
 		(w->out.entry.flags & (FLOW_FORWARD | FLOW_HOST_ROUTED)) == FLOW_HOST_ROUTED;
@@ -241,12 +244,11 @@ __noinline int route_packet(struct __sk_buff *skb, int link, int has_flow)
 	flags = route_flags(to.ifindex);
 	if (reply) {
 		/* The client's packets are host routed by the same flag of the pod's link. */
-		if (!(flags & ROUTE_TO_CLIENT) || !(route_flags(skb->ifindex) & ROUTE_TO_POD))
+		if (!(flags & ROUTE_TO_CLIENT) || !(own & ROUTE_TO_POD))
 			return VERDICT_NEXT;
 		return route_to_client(skb, w, &to, !found);
 	}
-	if (found || !(flags & ROUTE_TO_POD) ||
-		(link == LINK_POD && !(route_flags(skb->ifindex) & ROUTE_FROM_POD)))
+	if (found || !(flags & ROUTE_TO_POD) || (link == LINK_POD && !(own & ROUTE_FROM_POD)))
 		return VERDICT_NEXT;
 	if (!has_flow && dnat_has_packet(w))
 		return VERDICT_NEXT;

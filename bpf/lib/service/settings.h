@@ -6,5 +6,3 @@
 
 /* The UDP port of tunnels. No service gets its packets. 0 means that there is no such port. */
 volatile const __u32 tunnel_port;
-/* Whether packets go from link to link past the kernel's routing, where they can; see route.h. */
-volatile const __u32 host_routing;

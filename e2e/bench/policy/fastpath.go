@@ -69,14 +69,15 @@ func openFastPath(n *node) (*fastPath, error) {
 	}
 	n.undo.Add(g.Close)
 	f.table, err = services.Open(services.Config{Dir: pins.Dir(world.Here), Log: log, Links: true,
-		HostRouting: true, Limits: service.Limits{Frontends: 1 << 10, BackendSlots: 1 << 12,
+		Limits: service.Limits{Frontends: 1 << 10, BackendSlots: 1 << 12,
 			Members: 1 << 10, SourceRanges: 1 << 10}})
 	if err != nil {
 		return nil, err
 	}
 	n.undo.Add(f.table.Close)
 
-	f.Links = link.New(f.table, nil, log)
+	f.Links = link.New(f.table, link.Options{HostRouting: true, Log: log})
+	n.undo.Add(f.Links.CloseConntrack)
 	f.Confine()
 	_, err = f.AttachLinks()
 	return f, err

@@ -79,7 +79,7 @@ func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 // at the sockets of the lane's cgroup.
 func (g *ground) translate(l *lane, r reach) error {
 	return l.node.Do(func() error {
-		t, p, err := newTable(g.tableDir(l), l.side != sideRouted)
+		t, p, err := newTable(g.tableDir(l))
 		if err != nil {
 			return err
 		}
@@ -90,7 +90,9 @@ func (g *ground) translate(l *lane, r reach) error {
 		if err := apply(p, t); err != nil {
 			return err
 		}
-		links := link.New(t, nil, slog.New(slog.DiscardHandler))
+		links := link.New(t, link.Options{HostRouting: l.side != sideRouted,
+			Log: slog.New(slog.DiscardHandler)})
+		l.undo = append(l.undo, links.CloseConntrack)
 		if err := links.SetSelf([]netip.Prefix{clientNet(l.number)},
 			[]netip.Addr{nodeAddr(l.number)}); err != nil {
 			return err

@@ -134,9 +134,8 @@ var laneLimits = service.Limits{Frontends: service.DefaultLimits.Frontends, Back
 // tableDir returns the folder in which the table of a lane is pinned.
 func (g *ground) tableDir(l *lane) string { return g.pins.Dir(fmt.Sprintf("lane%d", l.number)) }
 
-func newTable(dir string, hostRouting bool) (*bpfmaps.Table, *service.Planner, error) {
-	t, err := openTable(bpfmaps.Config{Dir: dir, Limits: laneLimits, Links: true,
-		HostRouting: hostRouting})
+func newTable(dir string) (*bpfmaps.Table, *service.Planner, error) {
+	t, err := openTable(bpfmaps.Config{Dir: dir, Limits: laneLimits, Links: true})
 	if err != nil {
 		return nil, nil, err
 	}

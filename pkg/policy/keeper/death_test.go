@@ -97,12 +97,19 @@ func (n *node) judge(flows []policy.Flow) (verdicts []policy.Verdict) {
 	return verdicts
 }
 
-// deadly is a fast path that no pod has. Its Retain or its Allow fails, as if the daemon died
-// there.
+// deadly is a fast path that no pod has. Its Move fails before or after apply, as if the daemon
+// died there.
 type deadly struct{ retain, allow bool }
 
-func (d deadly) Retain(map[string]bool) error { return died(d.retain) }
-func (d deadly) Allow(map[string]bool) error  { return died(d.allow) }
+func (d deadly) Move(_ map[string]bool, _ func(nl.Opened) bool, apply func() error) error {
+	if err := died(d.retain); err != nil {
+		return err
+	}
+	if err := apply(); err != nil {
+		return err
+	}
+	return died(d.allow)
+}
 
 func died(here bool) error {
 	if here {
@@ -111,6 +118,5 @@ func died(here bool) error {
 	return nil
 }
 
-func (deadly) Opened(map[netip.Addr]string) ([]nl.Opened, error) { return nil, nil }
-func (deadly) ForgetOpened([]nl.Opened) error                    { return nil }
-func (deadly) Fast() map[string]bool                             { return nil }
+func (deadly) Opened() ([]nl.Opened, error) { return nil, nil }
+func (deadly) Fast() map[string]bool        { return nil }

@@ -1,7 +1,6 @@
 package keeper
 
 import (
-	"net/netip"
 	"slices"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
@@ -10,15 +9,11 @@ import (
 
 // FastPath forwards packets from link to link, past netfilter. Pods are named by their links.
 type FastPath interface {
-	// Retain takes the fast path from all other pods. It does not give it to any pod.
-	Retain(links map[string]bool) error
-	// Allow lets these pods have the fast path, and no others.
-	Allow(links map[string]bool) error
-	// Opened returns the TCP connections to or between pods that were opened on the fast path and
-	// are not closed. pods has the pods' links by address.
-	Opened(pods map[netip.Addr]string) ([]nl.Opened, error)
-	// ForgetOpened forgets connections of Opened.
-	ForgetOpened([]nl.Opened) error
+	// Move takes the fast path from all pods but these, calls apply and, if it succeeds, gives it to
+	// these. Conntrack gets the open TCP connections of pods that lose it, if allows returns true.
+	Move(links map[string]bool, allows func(nl.Opened) bool, apply func() error) error
+	// Opened returns the TCP connections that were opened on the fast path and are not closed.
+	Opened() ([]nl.Opened, error)
 	// Fast returns the links that have the fast path now. Nil means that the fast path is off, or
 	// that the links are not known yet.
 	Fast() map[string]bool

@@ -25,10 +25,9 @@ type fakeFast struct {
 	// talks reports whether the client reaches the server by netfilter.
 	talks func() bool
 	// opened are the connections that the fast path knows.
-	opened    []nl.Opened
-	forgotten []nl.Opened
-	fails     error
-	// fast are the links that have the fast path since the last call of Allow.
+	opened []nl.Opened
+	fails  error
+	// fast are the links that have the fast path since the last call of Move.
 	fast map[string]bool
 }
 
@@ -49,24 +48,35 @@ func (f *fakeFast) note(what string, links map[string]bool) error {
 	return f.fails
 }
 
-func (f *fakeFast) Retain(links map[string]bool) error { return f.note("retain", links) }
-
-func (f *fakeFast) Allow(links map[string]bool) error {
+func (f *fakeFast) Move(links map[string]bool, allows func(nl.Opened) bool,
+	apply func() error) error {
+	if err := f.track(allows); err != nil {
+		return err
+	}
+	if err := f.note("retain", links); err != nil {
+		return err
+	}
+	if err := apply(); err != nil {
+		return err
+	}
 	f.fast = maps.Clone(links)
 	return f.note("allow", links)
 }
 
+// track adds the connections that the plan allows to conntrack.
+func (f *fakeFast) track(allows func(nl.Opened) bool) error {
+	c, err := nfnl.Open()
+	if err != nil {
+		return err
+	}
+	allowed := slices.DeleteFunc(slices.Clone(f.opened),
+		func(o nl.Opened) bool { return !allows(o) })
+	return errors.Join(nl.TrackOpened(c, allowed), c.Close())
+}
+
 func (f *fakeFast) Fast() map[string]bool { return f.fast }
 
-func (f *fakeFast) Opened(pods map[netip.Addr]string) ([]nl.Opened, error) {
-	f.calls = append(f.calls, fmt.Sprint("opened of ", len(pods), " addresses"))
-	return f.opened, nil
-}
-
-func (f *fakeFast) ForgetOpened(o []nl.Opened) error {
-	f.forgotten = append(f.forgotten, o...)
-	return nil
-}
+func (f *fakeFast) Opened() ([]nl.Opened, error) { return f.opened, nil }
 
 func (f *fakeFast) want(t *testing.T, when string, calls ...string) {
 	t.Helper()
@@ -100,9 +110,8 @@ func TestPodLosesTheFastPathBeforeItIsJudged(t *testing.T) {
 	f.talks = func() bool { return n.talks("client", 2, patience) }
 	n.PutPolicy(denyAll)
 	n.step()
-	f.want(t, "selected", "opened of 4 addresses",
-		"retain (client reaches server: true) [client]",
-		"allow (client reaches server: false) [client]", "opened of 4 addresses")
+	f.want(t, "selected", "retain (client reaches server: true) [client]",
+		"allow (client reaches server: false) [client]")
 
 	n.DeletePolicy(denyAll.Name)
 	n.step()
@@ -134,8 +143,7 @@ func TestPodLosesTheFastPathBeforeItIsJudged(t *testing.T) {
 	n.put("server", map[string]string{"app": "server"})
 	n.PutPolicy(denyAll)
 	n.listed()
-	f.want(t, "another daemon", "opened of 4 addresses", "retain [client]", "allow [client]",
-		"opened of 4 addresses")
+	f.want(t, "another daemon", "retain [client]", "allow [client]")
 }
 
 func TestShowSaysWhichPodsHaveTheFastPath(t *testing.T) {
@@ -182,45 +190,6 @@ func TestShowSaysWhichPodsHaveTheFastPath(t *testing.T) {
 	late, err := n.ShowPod(policy.Name{Namespace: "shop", Name: "late"})
 	if err != nil || late.FastPath != nil || n.Status().FastPath != nil {
 		t.Errorf("a node without the fast path: %+v, %v", late.FastPath, err)
-	}
-}
-
-// Closing a socket would delay the transaction that brings the policy in force.
-func TestLosingTheFastPathTakesOneSocket(t *testing.T) {
-	n, f := newFastNode(t)
-	n.attach("client", 1)
-	n.attach("server", 2)
-	n.AttachmentsChanged()
-	n.step()
-	f.opened = []nl.Opened{{Client: netip.MustParseAddrPort("198.18.1.1:4000"),
-		Server: netip.MustParseAddrPort("198.18.1.2:90")}}
-	p := denyAll
-	p.Rules[policy.Ingress] = []policy.Rule{{Peers: []policy.Peer{{Pods: &policy.Selector{}}}}}
-
-	var first *nfnl.Conn
-	for i := range 3 {
-		n.PutPolicy(p)
-		n.step()
-		if i == 0 {
-			first = n.own.conntrack
-		}
-		if first == nil || n.own.conntrack != first {
-			t.Errorf("change %d: socket %p, want %p that is not nil", i, n.own.conntrack, first)
-		}
-		n.DeletePolicy(p.Name)
-		n.step()
-	}
-
-	// A socket that failed is not used again.
-	errtest.Must(t, first.Close())
-	for _, want := range []bool{false, true} {
-		n.PutPolicy(p)
-		n.step()
-		if got := n.own.conntrack != nil; got != want || n.own.conntrack == first {
-			t.Errorf("after an error a new socket is open: %t, want %t", got, want)
-		}
-		n.DeletePolicy(p.Name)
-		n.step()
 	}
 }
 
@@ -314,9 +283,6 @@ func TestConnectionsOfTheFastPathAreJudged(t *testing.T) {
 			n.must(n.revoker.Close)
 			if says(server, client) != allowed || says(client, server) != allowed {
 				t.Errorf("the connection goes on: %t, want %t", !allowed, allowed)
-			}
-			if !slices.Equal(f.forgotten, f.opened) {
-				t.Errorf("connections %v were forgotten, want %v", f.forgotten, f.opened)
 			}
 		})
 	}

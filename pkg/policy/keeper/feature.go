@@ -42,7 +42,7 @@ type FeatureOptions struct {
 	// Source must be set if the configuration turns policies on.
 	Source Source
 	Paths  pod.Paths
-	// Links have a fast path past netfilter. Confine closes it to all pods that Allow did not name.
+	// Links have a fast path past netfilter. Confine closes it to all pods that Move did not name.
 	// Nil means that there is no fast path.
 	Links interface {
 		FastPath

@@ -13,7 +13,6 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/loop"
 	"github.com/kubeveil/kubeveil/internal/nflog"
-	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper/droplog"
@@ -123,8 +122,7 @@ type owned struct {
 	// bare reports whether Begin made a table in which all pods are mute.
 	bare bool
 	// attached are the keys whose addresses the planner has.
-	attached  map[policy.Key]bool
-	conntrack *nfnl.Conn // of trackOpened; nil until it needs one
+	attached map[policy.Key]bool
 	// touched is when records and reservations were last touched before attach read them. records
 	// are what it read.
 	touched pod.Touched
@@ -237,7 +235,7 @@ func TurnOff(paths pod.Paths) (was bool, err error) {
 
 // Close closes the Keeper's sockets. The policies stay in force. It must not run concurrently with
 // Run.
-func (k *Keeper) Close() error { return errors.Join(k.own.table.Close(), k.closeConntrack()) }
+func (k *Keeper) Close() error { return k.own.table.Close() }
 
 // Drops returns the packets that were dropped, by reason.
 func (k *Keeper) Drops() (map[string]uint64, error) { return nftables.Drops() }

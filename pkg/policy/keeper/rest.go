@@ -11,7 +11,7 @@ func (k *Keeper) turn(r loop.Reason) error {
 		if k.fast == nil {
 			return nil
 		}
-		return k.fast.Allow(k.unjudged(plan))
+		return k.fast.Move(k.unjudged(plan), k.allows(plan), func() error { return nil })
 	}
 	k.mu.Lock()
 	k.compare = true

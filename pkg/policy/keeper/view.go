@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper/known"
 )
 
@@ -44,9 +42,7 @@ func (k *Keeper) view() (*known.View, error) {
 		}
 	}
 	if k.fast != nil {
-		v.Opened = func(plan *policy.Plan) ([]nl.Opened, error) {
-			return k.fast.Opened(k.shown.Load().linkByAddr(plan))
-		}
+		v.Opened = k.fast.Opened
 	}
 	return v, nil
 }

@@ -97,17 +97,12 @@ func (m Memory) quota() uint32 {
 
 // packetSpec returns the compiled programs for links, with their settings. m has the sizes of the
 // flow tables.
-func packetSpec(tunnelPort uint16, m Memory, hostRouting bool) (*ebpf.CollectionSpec, error) {
+func packetSpec(tunnelPort uint16, m Memory) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadServicePacket()
 	if err != nil {
 		return nil, err
 	}
-	routing := uint32(0)
-	if hostRouting {
-		routing = 1
-	}
 	return spec, bpfobj.Set(spec, map[string]any{
-		"host_routing": routing,
 		"pod_mark":     uint32(abi.PodMark),
 		"tunnel_mark":  uint32(abi.TunnelMark),
 		"service_mark": uint32(abi.ServiceMark),

@@ -48,9 +48,6 @@ type Config struct {
 	// TunnelPort is the UDP port of tunnels. A packet to it at a node's address never belongs to a
 	// service. 0 means that there is no such port.
 	TunnelPort uint16
-	// HostRouting lets the programs at links send packets from link to link, past netfilter:
-	// packets for a pod of this node, and replies of pods to external clients of services.
-	HostRouting bool
 	// PodCgroupLevel is the level of the cgroups of pods in their tree, see probe.PodLevel. 0 means
 	// that it is not known: samples of refusals then have a share for each cgroup.
 	PodCgroupLevel uint32
@@ -125,7 +122,6 @@ type Table struct {
 	maps     map[string]*ebpf.Map     // by name, which is their pin
 	progs    map[string]*ebpf.Program // by name; loaded, attached or not
 	fresh    bool                     // see Fresh
-	routing  bool                     // Config.HostRouting
 	hooks    []socketHook             // of the loaded programs, in the order of attaching
 	links    bool                     // Config.Links
 
@@ -166,7 +162,7 @@ func Open(c Config) (*Table, error) {
 	}
 
 	if c.Links {
-		spec, err := packetSpec(c.TunnelPort, c.Memory, c.HostRouting)
+		spec, err := packetSpec(c.TunnelPort, c.Memory)
 		if err != nil {
 			return fail(err)
 		}
@@ -203,9 +199,6 @@ func (t *Table) Features() probe.Features { return t.features }
 // must write the whole table before AttachSockets and before package link attaches.
 func (t *Table) Fresh() bool { return t.fresh }
 
-// HostRouting reports whether the programs at links were loaded with Config.HostRouting.
-func (t *Table) HostRouting() bool { return t.routing }
-
 // Program returns a loaded program by its name, or nil. The Table owns it.
 func (t *Table) Program(name string) *ebpf.Program { return t.progs[name] }
 
@@ -239,7 +232,7 @@ func open(c Config, features probe.Features, all []*ebpf.CollectionSpec) (*Table
 	t := &Table{
 		dir: c.Dir, log: c.Log, limits: c.Limits, features: features,
 		maps: make(map[string]*ebpf.Map), progs: make(map[string]*ebpf.Program),
-		routing: c.HostRouting, hooks: socketHooks, links: c.Links,
+		hooks: socketHooks, links: c.Links,
 		former: former{replaced: make(map[Hooks]bool)},
 	}
 	if c.ConnectOnly {

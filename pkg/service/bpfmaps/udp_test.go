@@ -155,7 +155,7 @@ func TestLayoutMatchesThePrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	links, err := packetSpec(0, Memory{TCP: 1024, Opening: 256, UDP: 512}, false)
+	links, err := packetSpec(0, Memory{TCP: 1024, Opening: 256, UDP: 512})
 	if err != nil {
 		t.Fatal(err)
 	}

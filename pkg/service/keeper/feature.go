@@ -100,8 +100,7 @@ func Open(o FeatureOptions) (*Feature, error) {
 	}
 	return f, f.open(bpfmaps.Config{Limits: limitsOf(cfg.Services.Limits),
 		Memory: memoryOf(cfg.Services.Limits), Links: true,
-		TunnelPort:  uint16(cfg.Tunnel.Port),
-		HostRouting: cfg.Services.HostRouting == config.HostRoutingEBPF})
+		TunnelPort: uint16(cfg.Tunnel.Port)})
 }
 
 // open opens a table. A table without programs at links is for entry 0 alone.
@@ -135,7 +134,8 @@ func (f *Feature) open(t bpfmaps.Config) error {
 
 	var links *link.Links
 	if t.Links {
-		links = link.New(opened, f.o.Paths, log)
+		links = link.New(opened, link.Options{Pods: f.o.Paths, Log: log,
+			HostRouting: cfg.Services.HostRouting == config.HostRoutingEBPF})
 		o.HealthAddress, o.Observe = cfg.Services.HealthAddress, f.o.Observe
 		o.AbortDatagrams = f.abortDatagrams
 	}
@@ -245,7 +245,11 @@ func (f *Feature) Close() error {
 	if f.table == nil {
 		return nil
 	}
-	return f.table.Close()
+	var err error
+	if f.links != nil {
+		err = f.links.CloseConntrack()
+	}
+	return errors.Join(err, f.table.Close())
 }
 
 // Turn passes the addresses of NodePorts, the endpoints of tunnels and the number of nodes to the

@@ -34,7 +34,7 @@ func TestAddressesOfServicesStayClosed(t *testing.T) {
 			log := slog.New(slog.DiscardHandler)
 			f := &Feature{o: FeatureOptions{Closed: left, Log: log}}
 			if c.ebpf {
-				f.links = link.New(&bpfmaps.Table{}, nil, log) // which has no flows
+				f.links = link.New(&bpfmaps.Table{}, link.Options{Log: log}) // which has no flows
 				f.vips.Left(left, time.Now().Add(-c.ago))
 				f.vips.Put(service.Service{Name: service.Name{Name: "web"},
 					LoadBalancerIPs: known}, time.Now())

@@ -158,7 +158,7 @@ func TestCallersAreCountedNowAndThen(t *testing.T) {
 	noLinks, err := bpfmaps.Open(c)
 	errtest.Must(t, err)
 	t.Cleanup(func() { noLinks.Close() })
-	alone := New(noLinks, nil, servicetest.Quiet())
+	alone := New(noLinks, Options{Log: servicetest.Quiet()})
 	if used, room, err := alone.PodClients(); used+room > 0 || err != nil {
 		t.Errorf("a table without links has %d of %d callers, %v", used, room, err)
 	}

@@ -17,17 +17,18 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// confined holds the pods for which host routing is on, on a node where policies judge packets in
-// netfilter.
+// confined decides which pods have the fast path.
 type confined struct {
 	mu sync.Mutex // guards what follows, and is held while service_routes is written
 	// on reports whether only allowed pods are host routed. Otherwise all pods are.
 	on bool
-	// allowed are the links of the pods that no policy judges, by name. Nil means that they are not
-	// known yet. Links then keep their host routing, and no link gets more.
+	// allowed are the links of the pods that may have the fast path, by name. Nil means that they
+	// are not known yet. Links then keep their host routing, and no link gets more.
 	allowed map[string]bool
 	// given are the indexes of the links that have the fast path, by name, once allowed is known.
 	given map[string]uint32
+	// losing are the links, by index, that lost the fast path since the last Move that succeeded.
+	losing map[uint32]bool
 	// settled are the links, by index, that the CNI plugins have finished.
 	settled map[int]bool
 }
@@ -51,13 +52,6 @@ func (c *confined) settle(index int) {
 	c.settled[index] = true
 }
 
-// unsettled reports whether the plugins have not finished a link, as far as it is known.
-func (c *confined) unsettled(l nl.Link) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return !c.settled[l.Attrs().Index]
-}
-
 // forget forgets the links that no longer exist.
 func (c *confined) forget(there map[uint32]bool) {
 	c.mu.Lock()
@@ -65,8 +59,8 @@ func (c *confined) forget(there map[uint32]bool) {
 	maps.DeleteFunc(c.settled, func(index int, _ bool) bool { return !there[uint32(index)] })
 }
 
-// Confine restricts the fast path to the pods of Allow. Call it before AttachLinks. Until Retain or
-// Allow is called, links of pods keep the fast path that an earlier process gave them.
+// Confine restricts the fast path to the pods of Move. Call it before AttachLinks. Until Move is
+// called, links of pods keep the fast path that an earlier process gave them.
 func (s *Links) Confine() {
 	s.confined.mu.Lock()
 	defer s.confined.mu.Unlock()
@@ -74,7 +68,7 @@ func (s *Links) Confine() {
 }
 
 // Fast returns the names of the links of pods that have the fast path. Nil means that no pod can
-// have it, or that Retain and Allow were not called yet.
+// have it, or that Move was not called yet.
 func (s *Links) Fast() map[string]bool {
 	s.confined.mu.Lock()
 	defer s.confined.mu.Unlock()
@@ -88,72 +82,111 @@ func (s *Links) Fast() map[string]bool {
 	return names
 }
 
-// Retain takes the fast path from the links of pods that are not in names. It does not give it to
-// any link. After it returns without an error, these pods' packets pass netfilter in both
-// directions.
-func (s *Links) Retain(names map[string]bool) error {
-	s.confined.mu.Lock()
-	defer s.confined.mu.Unlock()
-	return s.retainLocked(names)
-}
-
-func (s *Links) retainLocked(names map[string]bool) error {
-	if s.confined.allowed == nil {
-		return s.retainFirst(names)
-	}
-	for name := range s.confined.allowed {
-		if names[name] {
-			continue
-		}
-		if index, has := s.confined.given[name]; has {
-			if err := s.setRoutes(index, 0); err != nil {
-				return fmt.Errorf("take the fast path from %s: %w", name, err)
-			}
-			if _, err := net.InterfaceByIndex(int(index)); err == nil { // the pod is still there
-				s.leftBy.policy.Add(1)
-			}
-		}
-		delete(s.confined.given, name)
-		delete(s.confined.allowed, name)
-	}
-
-	return nil
-}
-
-// retainFirst is Retain for a process that does not know yet which links have the fast path.
-func (s *Links) retainFirst(names map[string]bool) error {
-	h, links, err := nl.OpenLinks()
+// Move brings a decision about the fast path in force, together with apply, which judges the other
+// pods in netfilter. allowed are the links of pods that may have the fast path.
+//
+// Before it calls apply, Move takes the fast path from all other pods. Then their packets pass
+// netfilter in both directions. If apply succeeds, it gives the fast path to the allowed pods whose
+// links the plugins have finished. TCP connections that a pod opened on the fast path that it loses
+// are added to conntrack if allows returns true for them. An error means that the decision is not
+// in force; call Move again.
+func (s *Links) Move(allowed map[string]bool, allows func(nl.Opened) bool, apply func() error) error {
+	tracked, err := s.retain(allowed, allows)
 	if err != nil {
 		return err
 	}
+	if err := apply(); err != nil {
+		return err
+	}
+
+	s.confined.mu.Lock()
+	defer s.confined.mu.Unlock()
+	if err := s.allow(allowed); err != nil {
+		return err
+	}
+	// This adds the connections that pods opened meanwhile.
+	s.forgetOpened(s.track(s.confined.losing, allows, tracked))
+	clear(s.confined.losing)
+	return nil
+}
+
+// retain takes the fast path from the pods that are not in names. It returns their connections, of
+// which conntrack has those that allows wants.
+func (s *Links) retain(names map[string]bool, allows func(nl.Opened) bool) ([]nl.Opened, error) {
+	s.confined.mu.Lock()
+	defer s.confined.mu.Unlock()
+	if !s.routing {
+		names = nil
+	}
+	if s.confined.allowed == nil {
+		return s.retainFirst(names, allows)
+	}
+
+	for name, index := range s.confined.given {
+		if !names[name] {
+			s.confined.losing[index] = true
+		}
+	}
+	tracked := s.track(s.confined.losing, allows, nil)
+	for name, index := range s.confined.given {
+		if names[name] {
+			continue
+		}
+		if err := s.setRoutes(index, 0); err != nil {
+			return nil, fmt.Errorf("take the fast path from %s: %w", name, err)
+		}
+		if _, err := net.InterfaceByIndex(int(index)); err == nil { // the pod is still there
+			s.leftBy.policy.Add(1)
+		}
+		delete(s.confined.given, name)
+	}
+	maps.DeleteFunc(s.confined.allowed, func(name string, _ bool) bool { return !names[name] })
+
+	return tracked, nil
+}
+
+// retainFirst is retain for a process that does not know yet which links have the fast path. Any of
+// them may have had it when the last process ended.
+func (s *Links) retainFirst(names map[string]bool, allows func(nl.Opened) bool) ([]nl.Opened,
+	error) {
+	h, links, err := nl.OpenLinks()
+	if err != nil {
+		return nil, err
+	}
 	defer h.Close()
+	links = slices.DeleteFunc(links, func(l nl.Link) bool { return l.Attrs().Group != abi.PodGroup })
+	losing := map[uint32]bool{}
+	for _, l := range links {
+		if !names[l.Attrs().Name] {
+			losing[uint32(l.Attrs().Index)] = true
+		}
+	}
+	tracked := s.track(losing, allows, nil)
 
 	allowed, given := map[string]bool{}, map[string]uint32{}
 	for _, l := range links {
-		a := l.Attrs()
-		if a.Group != abi.PodGroup {
-			continue
+		name, index := l.Attrs().Name, uint32(l.Attrs().Index)
+		if err := s.retainOther(h, int(index)); err != nil {
+			return nil, fmt.Errorf("take the fast path from %s: %w", name, err)
 		}
-		if err := s.retainOther(h, a.Index); err != nil {
-			return fmt.Errorf("take the fast path from %s: %w", a.Name, err)
-		}
-		have, err := s.routesOf(uint32(a.Index))
+		have, err := s.routesOf(index)
 		switch {
 		case err != nil:
-			return err
-		case have == 0:
-		case names[a.Name] && s.routing:
-			allowed[a.Name], given[a.Name] = true, uint32(a.Index)
-		default:
-			if err := s.setRoutes(uint32(a.Index), 0); err != nil {
-				return err
+			return nil, err
+		case have&routeFrom != 0 && !losing[index]:
+			allowed[name], given[name] = true, index
+		case have != 0:
+			if err := s.setRoutes(index, 0); err != nil {
+				return nil, err
 			}
-			s.leftBy.policy.Add(1)
+			if have&routeFrom != 0 {
+				s.leftBy.policy.Add(1)
+			}
 		}
 	}
 
-	s.confined.allowed, s.confined.given = allowed, given
-	return nil
+	s.confined.allowed, s.confined.given, s.confined.losing = allowed, given, losing
+	return tracked, nil
 }
 
 // retainOther handles a pod's link whose program reads another map of routes than this table,
@@ -186,68 +219,60 @@ func (s *Links) retainOther(h *nl.Handle, index int) error {
 	return nil
 }
 
-// Allow gives the links of pods in names the fast path, once the plugins have finished them, and
-// takes it from all others.
-func (s *Links) Allow(names map[string]bool) error {
-	s.confined.mu.Lock()
-	defer s.confined.mu.Unlock()
-	if err := s.retainLocked(names); err != nil || !s.routing ||
-		len(s.confined.allowed) == len(names) {
-		return err
+// allow adds the fast path to the links in names that do not have it. The caller holds mu.
+func (s *Links) allow(names map[string]bool) error {
+	if !s.routing || len(s.confined.allowed) == len(names) {
+		return nil // there are no more
 	}
-
 	h, err := nl.Open()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
+
+	var settled []linkRoutes
 	for name := range names {
 		if s.confined.allowed[name] {
 			continue
 		}
 		s.confined.allowed[name] = true
 		l, err := h.LinkByName(name)
+		if err == nil && !s.confined.settled[l.Attrs().Index] {
+			continue // it gets the fast path once it is settled
+		}
 		if err == nil {
-			err = s.allowLink(h, l)
+			var r linkRoutes
+			if r, err = s.look(h, l); err == nil {
+				settled = append(settled, r)
+			}
 		}
-		if err := goneIsFine(tchook.LinkError(err)); err != nil {
-			s.log.Warn("packets of a link do not take the fast path", "link", name, "error", err)
-		}
+		s.warnSlow(name, tchook.LinkError(err))
 	}
-
+	if err := s.route(settled, true); err != nil {
+		for _, l := range settled {
+			delete(s.confined.allowed, l.name) // the next Move tries again
+		}
+		return err
+	}
 	return nil
 }
 
-// allowLink sets what host routing may do at a link that is allowed now.
-func (s *Links) allowLink(h *nl.Handle, l nl.Link) error {
-	if !s.confined.settled[l.Attrs().Index] {
-		return nil // it gets the fast path once it is settled
-	}
-	master, err := masterOf(h, l)
-	if err != nil {
-		return err
-	}
-	plan := planLink(l, master)[ingress]
-	can, err := s.routes(h, hooksFor(s.tcx), l, plan)
-	if err != nil {
-		return err
-	}
-	return s.routeLocked(l, plan, can, true)
-}
-
-// confine returns what host routing may do at a pod's link. have is what it may do now, want what
-// it could do without policies. A pod that is confined is host routed in both directions or in
-// none, so that conntrack never meets half of a connection.
-func (s *Links) confine(name string, have, want uint8) uint8 {
+// confine returns what host routing may do at a pod's link. have is what it may do now, can what it
+// can do. A pod is host routed in both directions or in none, so that conntrack never meets half of
+// a connection.
+func (s *Links) confine(name string, have, can uint8, settled bool) uint8 {
 	switch {
-	case !s.confined.on:
-		return want
-	case s.confined.allowed == nil:
-		return want & have
-	case !s.confined.allowed[name], want&routeFrom == 0:
+	case can&routeFrom == 0:
+		return 0
+	case !settled, s.confined.on && s.confined.allowed == nil:
+		if have&routeFrom == 0 {
+			return 0
+		}
+		return can & have
+	case !s.routing, s.confined.on && !s.confined.allowed[name]:
 		return 0
 	}
-	return want
+	return can
 }
 
 // clearRoutes deletes all entries of each map of routes among these maps.

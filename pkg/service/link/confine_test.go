@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -19,13 +20,20 @@ func named(links ...string) map[string]bool {
 
 func (r *routed) retain(t *testing.T, links ...string) {
 	t.Helper()
-	r.host.Run(t, func() error { return r.Retain(named(links...)) })
+	r.host.Run(t, func() error {
+		_, err := r.Links.retain(named(links...), allowAll)
+		return err
+	})
 }
 
 func (r *routed) allow(t *testing.T, links ...string) {
 	t.Helper()
-	r.host.Run(t, func() error { return r.Allow(named(links...)) })
+	r.host.Run(t, func() error {
+		return r.Move(named(links...), allowAll, func() error { return nil })
+	})
 }
+
+func allowAll(nl.Opened) bool { return true }
 
 // restart does what another process does with the pinned maps and the attached programs.
 func (r *routed) restart(t *testing.T, hostRouting bool) {

@@ -4,7 +4,9 @@
 // It promises that a link is never without a program between two versions, and that the flows of
 // the old program go on in the new one. Guarded links get the programs behind the guard's programs;
 // the egress guard tail calls the programs of its links. A packet of host routing goes from link to
-// link past netfilter, unless something at the link must see it: see route.go.
+// link past netfilter, unless something at the link must see it: see route.go. Which pods have this
+// fast path is decided in confine.go, and nowhere else. Connections of a pod that loses it go on in
+// conntrack: opened.go.
 //
 // It refuses to remove programs that are not its own. A link that takes no program is not an error:
 // the log reports that its packets are not translated.

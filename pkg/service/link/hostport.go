@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"sync"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
@@ -53,41 +55,47 @@ type (
 // hostPorts are the host ports of the pods on this node.
 type hostPorts struct {
 	sync.Mutex
-	pods  map[int]podPorts // by the index of the link
-	owner map[portKey]int  // the link whose host port it is
+	// known reports for each link of a pod, by its index, whether mapPorts has all its host ports.
+	known map[int]bool
+	links map[netip.Addr]uint32 // the indexes of links by the pods' addresses
+	owner map[portKey]int       // the link whose host port it is
 	// complete reports whether the programs know the connections of before this process.
 	complete bool
 }
 
-// podPorts is what the record of a link has.
-type podPorts struct {
-	addrs []netip.Addr
-	// known reports whether mapPorts has all host ports of the pod.
-	known bool
+// linkOf returns the index of the link of a pod, or 0 if no record has the address.
+func (p *hostPorts) linkOf(a netip.Addr) uint32 {
+	p.Lock()
+	defer p.Unlock()
+	return p.links[a]
 }
 
 // loadPorts writes the host ports of pods' links to mapPorts, if they have a record.
 func (s *Links) loadPorts(links []nl.Link) {
+	if s.pods == nil {
+		return
+	}
 	s.ports.Lock()
 	defer s.ports.Unlock()
 	for _, l := range links {
 		index, name := l.Attrs().Index, l.Attrs().Name
-		if s.ports.pods[index].known {
+		if l.Attrs().Group != abi.PodGroup || s.ports.known[index] {
 			continue
 		}
+
 		r, err := s.pods.Load(name)
-		p := podPorts{addrs: r.Addrs, known: err == nil && r.HostPorts != nil}
 		if err == nil {
 			err = s.putPorts(index, r)
 		}
-		if err != nil {
-			p.known = false
-			if !errors.Is(err, pod.ErrNotFound) {
-				s.log.Warn("host ports of a pod are not known; what it sends takes the slow path",
-					"link", name, "error", err)
-			}
+		if err != nil && !errors.Is(err, pod.ErrNotFound) {
+			s.log.Warn("host ports of a pod are not known; its packets take the slow path",
+				"link", name, "error", err)
 		}
-		s.ports.pods[index] = p
+
+		s.ports.known[index] = err == nil && r.HostPorts != nil
+		for _, a := range r.Addrs {
+			s.ports.links[a] = uint32(index)
+		}
 	}
 }
 
@@ -126,26 +134,28 @@ func (s *Links) portsKnown(index int) bool {
 	}
 	s.ports.Lock()
 	defer s.ports.Unlock()
-	return s.ports.complete && s.ports.pods[index].known
+	return s.ports.known[index]
 }
 
 // addUses adds the connections between pods through netfilter's DNAT that no program saw: those of
-// before this process, and those of a pod before its link had programs. Its first call follows
-// loadPorts with all links, and deletes the host ports of pods that are gone.
+// before this process, and those of a pod that did not have the fast path.
 func (s *Links) addUses() error {
 	s.ports.Lock()
 	defer s.ports.Unlock()
-	if !s.ports.complete {
-		gone := func(k portKey) bool { _, has := s.ports.owner[k]; return !has }
-		if err := s.deletePorts(gone); err != nil {
-			return err
-		}
-	} else if len(s.ports.owner) == 0 {
+	if s.pods == nil || s.ports.complete && len(s.ports.owner) == 0 {
 		return nil
 	}
 	err := s.addDNAT()
 	s.ports.complete = s.ports.complete || err == nil
 	return err
+}
+
+// dropPorts deletes the host ports that an earlier process wrote and loadPorts, with all links, did
+// not.
+func (s *Links) dropPorts() error {
+	s.ports.Lock()
+	defer s.ports.Unlock()
+	return s.deletePorts(func(k portKey) bool { _, has := s.ports.owner[k]; return !has })
 }
 
 // deletePorts deletes host ports. The caller holds the lock.
@@ -171,9 +181,10 @@ func (s *Links) forgetPorts(there map[uint32]bool) error {
 	s.ports.Lock()
 	defer s.ports.Unlock()
 	lost := false
-	for index := range s.ports.pods {
+	maps.DeleteFunc(s.ports.links, func(_ netip.Addr, index uint32) bool { return !there[index] })
+	for index := range s.ports.known {
 		if !there[uint32(index)] {
-			delete(s.ports.pods, index)
+			delete(s.ports.known, index)
 			lost = true
 		}
 	}
@@ -186,13 +197,6 @@ func (s *Links) forgetPorts(there map[uint32]bool) error {
 // addDNAT adds the connections between pods of the node whose destination netfilter has translated.
 // Programs see the later ones. The caller holds the lock.
 func (s *Links) addDNAT() error {
-	isPod := map[netip.Addr]bool{}
-	for _, p := range s.ports.pods {
-		for _, a := range p.addrs {
-			isPod[a] = true
-		}
-	}
-
 	c, err := nfnl.Open()
 	if err != nil {
 		return err
@@ -201,7 +205,7 @@ func (s *Links) addDNAT() error {
 	found := map[dnatKey]bool{}
 	err = nl.EachTracked(c, func() { clear(found) }, func(t nl.Tracked) {
 		server := netip.AddrPortFrom(t.Server, t.Port)
-		if isPod[t.Client] && isPod[t.Server] && t.Original != server {
+		if links := s.ports.links; links[t.Client] > 0 && links[t.Server] > 0 && t.Original != server {
 			found[dnatKey{Client: t.Client.As16(), Pod: t.Server.As16(), Port: portBytes(server),
 				Proto: t.Proto}] = true
 		}

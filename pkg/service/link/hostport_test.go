@@ -223,8 +223,8 @@ func TestPodWithUnknownHostPortsSendsOnTheSlowPath(t *testing.T) {
 	delete(unknown, "vpod2")
 	r.records = unknown
 	r.reload(t, true)
-	want := map[string]uint8{"vpod1": routePod | routePeer, "vpod2": routePod | routePeer}
-	r.expectRoutes(t, "records of an earlier version, and none", want)
+	r.expectRoutes(t, "records of an earlier version, and none",
+		map[string]uint8{"vpod1": 0, "vpod2": 0})
 	if n := r.hostPorts(t); n > 0 {
 		t.Errorf("%d host ports of a pod without a record", n)
 	}

@@ -89,8 +89,7 @@ func TestLimitsOfPodsSeeTheirPackets(t *testing.T) {
 		}
 
 		r.tc(t, "qdisc add dev vpod1 ingress")
-		r.expectRoutes(t, "with a limit to what it sends",
-			map[string]uint8{"vpod1": routePod | routePeer})
+		r.expectRoutes(t, "with a limit to what it sends", map[string]uint8{"vpod1": 0})
 		for _, to := range otherAt {
 			ask(t, r.pod, "udp", to, "5353", "")
 			r.expectSeen(t, "with a limit to what it sends", true)
@@ -104,8 +103,7 @@ func TestOthersAtPodsLinksSeeTheirPackets(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)
 		r.tc(t, "qdisc replace dev vpod2 clsact") // clsact alone has no program of others
-		for dir, want := range map[direction]uint8{ingress: wholePod &^ routeFrom,
-			egress: wholePod &^ routePeer} {
+		for dir, want := range map[direction]uint8{ingress: 0, egress: wholePod &^ routePeer} {
 			r.expectRoutes(t, "without others", map[string]uint8{"vpod2": wholePod})
 			r.tc(t, fmt.Sprintf("filter add dev vpod2 %s pref 99 protocol all u32 match u32 0 0",
 				dir))
@@ -160,9 +158,8 @@ func attachNext(t *testing.T, index uint32, ns *nettest.NS, dir direction) (deta
 	}
 }
 
-// TestNewPodsAreSentToByTheHostsEndFirst checks that packets to a new pod first pass the host's
-// end, because a pod's limits are set after its link exists.
-func TestNewPodsAreSentToByTheHostsEndFirst(t *testing.T) {
+// TestNewPodsHaveTheFastPathOnceTheyAreFinished: a pod's limits are set after its link exists.
+func TestNewPodsHaveTheFastPathOnceTheyAreFinished(t *testing.T) {
 	nettest.NeedBPF(t)
 	r := newRouted(t, true, true)
 	h := r.host.Handle()
@@ -179,9 +176,17 @@ func TestNewPodsAreSentToByTheHostsEndFirst(t *testing.T) {
 	stop := r.watch(t, "u0", time.Hour)
 	appear("vpod3")
 	appear("vpod4") // seen behind it
-	becomes("vpod4", routePod)
+	nettest.Until(t, 10*time.Second, "vpod4 has programs", func() (has bool) {
+		r.host.Run(t, func() error {
+			ours, err := findOurs(h, hooksFor(r.tcx), point{int(r.index(t, "vpod4")), ingress})
+			has = len(ours) > 0
+			closeAll(ours)
+			return err
+		})
+		return has
+	})
 	r.expectRoutes(t, "before the patience ends",
-		map[string]uint8{"vpod1": wholePod, "vpod3": routePod, "u0": routeExit})
+		map[string]uint8{"vpod1": wholePod, "vpod3": 0, "vpod4": 0, "u0": routeExit})
 	stop()
 	stop = r.watch(t, "u0", time.Millisecond)
 

@@ -84,14 +84,15 @@ type Links struct {
 	pods     Pods // nil: no pod has host ports
 	log      *slog.Logger
 	tcx      bool          // whether programs are attached at tcx
-	routing  bool          // Config.HostRouting of the table
+	routing  bool          // Options.HostRouting
 	patience time.Duration // podPatience
 
 	mu    sync.Mutex // held while programs at links change; confined has a lock of its own
 	whole bool       // whether AttachLinks left no program of another table
 
-	confined confined
-	ports    hostPorts
+	confined  confined
+	ports     hostPorts
+	conntrack tracker
 
 	// leftBy counts how often a pod's link lost the fast path, by reason.
 	leftBy struct{ link, policy atomic.Uint64 }
@@ -104,14 +105,25 @@ type Links struct {
 	}
 }
 
+// Options are the settings and dependencies of Links.
+type Options struct {
+	// HostRouting lets pods have the fast path: all of them, or those of Move after Confine. Otherwise
+	// pods that have it lose it as soon as programs are attached.
+	HostRouting bool
+	// Pods has the host ports of pods. Nil means that no pod has one.
+	Pods Pods
+	// Log receives what is attached, and the links whose packets are not translated.
+	Log *slog.Logger
+}
+
 // New returns the links of a table, which must stay open as long as they are used. It attaches
-// nothing. For a table without links, only InUse and PodClients may be called. pods has the host
-// ports of pods; nil means that no pod has one. log receives what is attached, and the links whose
-// packets are not translated.
-func New(t *bpfmaps.Table, pods Pods, log *slog.Logger) *Links {
-	s := &Links{table: t, pods: pods, log: log, tcx: t.Features().TCX, routing: t.HostRouting(),
+// nothing. For a table without links, only InUse and PodClients may be called. Call CloseConntrack
+// at the end.
+func New(t *bpfmaps.Table, o Options) *Links {
+	s := &Links{table: t, pods: o.Pods, log: o.Log, tcx: t.Features().TCX, routing: o.HostRouting,
 		patience: podPatience}
-	s.ports.pods, s.ports.owner = map[int]podPorts{}, map[portKey]int{}
+	s.ports.known, s.ports.owner = map[int]bool{}, map[portKey]int{}
+	s.ports.links = map[netip.Addr]uint32{}
 	s.callers.rest = podClientsRest
 	return s
 }
@@ -205,6 +217,9 @@ func (s *Links) attachLinks() (changed []string, whole bool, err error) {
 		}
 	}
 	s.routeLinks(h, links, true)
+	if err := s.dropPorts(); err != nil {
+		s.log.Warn("host ports of pods that are gone are still known", "error", err)
+	}
 
 	return changed, whole, nil
 }

@@ -37,6 +37,7 @@ type linked struct {
 	dir               string
 	g                 *guard.Guard
 	records           Pods // the plugin's; nil: no pod has host ports
+	hostRouting       bool
 }
 
 func newLinked(t *testing.T, withTCX bool) *linked {
@@ -155,7 +156,10 @@ func (l *linked) openWith(t *testing.T, c bpfmaps.Config, withTCX bool) {
 		l.Table, err = bpfmaps.Open(c)
 		return err
 	})
-	l.Links = New(l.Table, l.records, servicetest.Quiet())
+	links := New(l.Table, Options{HostRouting: l.hostRouting, Pods: l.records,
+		Log: servicetest.Quiet()})
+	t.Cleanup(func() { links.CloseConntrack() })
+	l.Links = links
 	if withTCX && !l.tcx {
 		l.Table.Close()
 		nettest.Skip(t, nettest.NoTCX, "before Linux 6.6")

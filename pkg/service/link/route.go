@@ -3,7 +3,6 @@ package link
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -18,87 +17,132 @@ const mapRoutes = "service_routes"
 
 // What host routing may do at a link: ROUTE_* of bpf/lib/service/route.h.
 const (
-	routePod  uint8 = 1 << iota // a pod's link: packets to the pod may be sent by the host's end
-	routePeer                   // such packets may be sent to the pod's end, past the host's end
-	routeFrom                   // a pod's link: packets from the pod may be redirected
-	routeExit                   // replies of pods may leave by this link
+	routePod   uint8 = 1 << iota // a pod's link: packets to the pod may be sent by the host's end
+	routePeer                    // such packets may be sent to the pod's end, past the host's end
+	routeFrom                    // a pod's link: packets from the pod may be redirected
+	routeExit                    // replies of pods may leave by this link
+	routeWatch                   // the programs only note which host ports the pod uses
 )
 
+// linkRoutes is a link, and what host routing can do there.
+type linkRoutes struct {
+	name  string
+	index uint32
+	isPod bool
+	can   uint8
+	want  uint8 // set by route
+}
+
 // routeLinks sets what host routing may do at these links, whose programs are attached. settled
-// reports whether the plugins have finished the links of pods.
+// reports whether the plugins have finished the links of pods: limits to a pod's traffic (plugin
+// bandwidth) are set soon after the link appears. Until then the kernel routes the pod's packets.
 func (s *Links) routeLinks(h *nl.Handle, links []nl.Link, settled bool) {
-	if err := s.readPorts(links, settled); err != nil {
-		s.log.Warn("packets of pods' links take the slow path", "error", err)
-	}
-	for _, l := range links {
-		master, err := masterOf(h, l)
-		if err == nil {
-			err = s.routeLink(h, hooksFor(s.tcx), l, planLink(l, master)[ingress], settled)
-		}
-		if err := goneIsFine(err); err != nil {
-			s.log.Warn("packets of a link take the slow path", "link", l.Attrs().Name, "error", err)
-		}
-	}
-}
-
-// readPorts makes the host ports of pods known to the programs.
-func (s *Links) readPorts(links []nl.Link, settled bool) error {
-	if !s.routing || s.pods == nil {
-		return nil
-	}
-	links = slices.DeleteFunc(slices.Clone(links),
-		func(l nl.Link) bool { return l.Attrs().Group != abi.PodGroup })
 	s.loadPorts(links)
-	if !settled || !slices.ContainsFunc(links, s.confined.unsettled) {
-		return nil
-	}
-	return s.addUses()
-}
-
-// routeLink sets what host routing may do at this link, whose ingress program is plan. Limits to a
-// pod's traffic (plugin bandwidth) are set soon after the link appears. So until a link is settled,
-// packets to the pod are sent by the host's end, and the kernel routes packets from the pod.
-func (s *Links) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settled bool) error {
-	var can uint8
-	if s.routing {
-		var err error
-		if can, err = s.routes(h, hk, l, plan); err != nil {
-			return err
+	var all []linkRoutes
+	for _, l := range links {
+		r, err := s.look(h, l)
+		if err == nil {
+			all = append(all, r)
 		}
+		s.warnSlow(l.Attrs().Name, err)
 	}
 
 	s.confined.mu.Lock()
 	defer s.confined.mu.Unlock()
-	return s.routeLocked(l, plan, can, settled)
+	if err := s.route(all, settled); err != nil {
+		s.log.Warn("packets of pods do not take the fast path", "error", err)
+	}
 }
 
-// routeLocked is routeLink with the known value of what host routing can do at the link.
-func (s *Links) routeLocked(l nl.Link, plan string, can uint8, settled bool) error {
-	index := l.Attrs().Index
-	have, err := s.routesOf(uint32(index))
+// warnSlow logs that packets of a link take the slow path, unless it is gone.
+func (s *Links) warnSlow(name string, err error) {
+	if err := goneIsFine(err); err != nil {
+		s.log.Warn("packets of a link do not take the fast path", "link", name, "error", err)
+	}
+}
+
+// look returns what host routing can do at a link.
+func (s *Links) look(h *nl.Handle, l nl.Link) (linkRoutes, error) {
+	master, err := masterOf(h, l)
 	if err != nil {
-		return err
+		return linkRoutes{}, err
+	}
+	plan := planLink(l, master)[ingress]
+	can, err := s.routes(h, hooksFor(s.tcx), l, plan)
+	return linkRoutes{name: l.Attrs().Name, index: uint32(l.Attrs().Index), isPod: plan == progPodIn,
+		can: can}, err
+}
+
+// route sets what host routing may do at links. Conntrack gets the connections of pods that lose
+// the fast path. The caller holds confined.mu.
+func (s *Links) route(links []linkRoutes, settled bool) error {
+	var gain []linkRoutes
+	losing := map[uint32]bool{}
+	set := map[uint32]uint8{}
+	for _, l := range links {
+		have, err := s.routesOf(l.index)
+		if err != nil {
+			return err
+		}
+		l.want = l.can
+		if l.isPod {
+			l.want = s.confine(l.name, have, l.can, settled)
+			if settled {
+				s.confined.settle(int(l.index))
+			}
+		}
+		switch {
+		case l.want&routeFrom != 0 && have&routeFrom == 0:
+			gain = append(gain, l)
+			continue
+		case have&routeFrom != 0 && l.want == 0 && (!s.confined.on || s.confined.allowed[l.name]):
+			losing[l.index] = true // no policy judges it
+		}
+		if l.want != have {
+			set[l.index] = l.want
+		}
+		if l.isPod {
+			s.confined.note(l.name, l.index, l.want)
+		}
 	}
 
-	want := can
-	if !settled {
-		want &= have | routePod
-	} else if plan == progPodIn {
-		s.confined.settle(index)
+	always := func(nl.Opened) bool { return true }
+	tracked := s.track(losing, always, nil)
+	s.trackDatagrams(losing)
+	for index, want := range set {
+		if err := s.setRoutes(index, want); err != nil {
+			return err
+		}
 	}
-	if plan == progPodIn {
-		want = s.confine(l.Attrs().Name, have, want)
+	if s.routing {
+		s.leftBy.link.Add(uint64(len(losing)))
 	}
-	if want != have {
-		err = s.setRoutes(uint32(index), want)
+	s.forgetOpened(s.track(losing, always, tracked))
+	return s.give(gain)
+}
+
+// give adds the fast path to pods. Their programs first watch which host ports the pods use. Then it
+// looks for connections that they did not see.
+func (s *Links) give(pods []linkRoutes) error {
+	if len(pods) == 0 {
+		return nil
 	}
-	if err == nil && have&routeFrom != 0 && want&routeFrom == 0 {
-		s.leftBy.link.Add(1)
+	for _, l := range pods {
+		if err := s.setRoutes(l.index, routeWatch); err != nil {
+			return err
+		}
 	}
-	if err == nil && plan == progPodIn {
-		s.confined.note(l.Attrs().Name, uint32(index), want)
+	if err := s.addUses(); err != nil {
+		return err
 	}
-	return err
+	for _, l := range pods {
+		if err := s.setRoutes(l.index, l.want); err != nil {
+			return err
+		}
+		s.confined.note(l.name, l.index, l.want)
+		delete(s.confined.losing, l.index)
+	}
+	return nil
 }
 
 // routesOf returns what host routing may do at a link now.

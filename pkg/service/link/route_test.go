@@ -64,9 +64,8 @@ func newRouted(t *testing.T, withTCX, hostRouting bool) *routed {
 	tellSource(t, r.other)
 	r.meet(t)
 
-	c := r.config()
-	c.HostRouting = hostRouting
-	r.openWith(t, c, withTCX)
+	r.hostRouting = hostRouting
+	r.openWith(t, r.config(), withTCX)
 	t.Cleanup(func() { r.Table.Close() })
 	r.setSelf(t)
 	r.attachRouted(t, hostRouting)
@@ -86,10 +85,9 @@ func (r *routed) meet(t *testing.T) {
 // again closes this table and opens another one.
 func (r *routed) again(t *testing.T, hostRouting bool) {
 	t.Helper()
-	c := r.config()
-	c.HostRouting = hostRouting
+	r.hostRouting = hostRouting
 	errtest.Must(t, r.Table.Close())
-	r.openWith(t, c, r.tcx)
+	r.openWith(t, r.config(), r.tcx)
 	r.setSelf(t)
 }
 

@@ -50,7 +50,7 @@ func TestFlowsOutliveTheirTable(t *testing.T) {
 					t.Fatalf("the flows have %d entries, want %d: %v", len(had), want, had)
 				}
 
-				errtest.Must(t, l.Close())
+				errtest.Must(t, l.Table.Close())
 
 				expectGoOn(t, "while nobody has the table open", flows)
 				l.reopen(t, next.flows, next.other)
@@ -97,11 +97,11 @@ func TestUpgradeThatIsKilled(t *testing.T) {
 		flows := l.talk(t)
 		for done := range places + 1 {
 			entries := uint32(2048 + 1024*done)
-			errtest.Must(t, l.Close())
+			errtest.Must(t, l.Table.Close())
 			l.reopen(t, entries, false)
 			flows = append(flows[:8:8], l.talk(t)...) // by the old programs, after the first copy
 			l.host.Run(t, func() error { return l.replaceSome(done) })
-			errtest.Must(t, l.Close())
+			errtest.Must(t, l.Table.Close())
 			expectGoOn(t, fmt.Sprintf("after %d places", done), flows)
 			l.reopen(t, entries, false)
 			if changed := l.attach(t); len(changed) != places-done {

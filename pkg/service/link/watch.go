@@ -76,7 +76,7 @@ func (s *Links) WatchLinks(ctx context.Context) error {
 			return
 		}
 		s.serveLink(h, l, false)
-		if s.routing {
+		if s.routing { // it has the fast path only after the plugins have finished it
 			again(l)
 		}
 	}, func(err error) {
@@ -149,14 +149,12 @@ func (s *Links) attachServed(h *nl.Handle, l nl.Link, settled bool) bool {
 		return false
 	}
 	// A new link may get the index of a link that is gone.
-	if s.routing {
-		links, err := h.LinkList()
-		if err == nil {
-			err = s.forgetRoutes(links)
-		}
-		if err != nil {
-			s.log.Warn("entries of deleted links could not be removed", "error", err)
-		}
+	links, err := h.LinkList()
+	if err == nil {
+		err = s.forgetRoutes(links)
+	}
+	if err != nil {
+		s.log.Warn("entries of deleted links could not be removed", "error", err)
 	}
 	if _, err := s.countPodClients(h); err != nil {
 		s.log.Warn("entries of deleted pods could not be removed from the bounded map of clients "+

@@ -134,7 +134,7 @@ func (n *node) translate(pins string) error {
 		return err
 	}
 
-	links := link.New(t, nil, log)
+	links := link.New(t, link.Options{Log: log})
 	if err := links.SetSelf(both(podNet(n.number)), n.addrs()); err != nil {
 		return err
 	}

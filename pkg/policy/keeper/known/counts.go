@@ -33,7 +33,7 @@ func (j *Judge) Allowed() (counts map[policy.RuleName]int, leftOut uint64, err e
 		flows[side]++
 	}
 	begin := func() { clear(flows); leftOut = 0 }
-	err = v.each(plan, begin, func(c policy.Known) {
+	err = v.each(begin, func(c policy.Known) {
 		v, f, ofPods := judge(c)
 		if !ofPods || v != policy.Allow {
 			return

@@ -25,9 +25,8 @@ type View struct {
 	Nodes map[netip.Addr]string
 	// Notes are sentences about what Planner lacks.
 	Notes []string
-	// Opened returns the connections of the fast path of a plan's pods. Nil means that there is no
-	// fast path.
-	Opened func(*policy.Plan) ([]nl.Opened, error)
+	// Opened returns the connections of the fast path. Nil means that there is no fast path.
+	Opened func() ([]nl.Opened, error)
 	// Drops returns the last samples of dropped packets. Nil means that none are kept.
 	Drops func() []telemetry.DroppedPacket
 }
@@ -67,10 +66,10 @@ func (j *Judge) look() (l *look, done func(), err error) {
 
 // each calls f with the connections that conntrack knows, and with those of the fast path, which
 // conntrack does not see. It calls begin first, and again when it starts over.
-func (l *look) each(plan *policy.Plan, begin func(), f func(policy.Known)) error {
+func (l *look) each(begin func(), f func(policy.Known)) error {
 	fast := map[policy.Known]bool{}
 	if l.Opened != nil {
-		opened, err := l.Opened(plan)
+		opened, err := l.Opened()
 		if err != nil {
 			return fmt.Errorf("read connections of the fast path: %w", err)
 		}

@@ -31,7 +31,7 @@ func (j *Judge) Seen(namespace string) (*suggest.Seen, error) {
 	s := &seer{namespace: namespace, planner: p, attached: plan.Attached(),
 		name: v.namer(plan), judge: plan.JudgesKnown(v.own),
 		kept: map[policy.Name]suggest.Pods{}, others: map[string]others{}}
-	err = v.each(plan, func() { s.found = suggest.Collector{} }, s.add)
+	err = v.each(func() { s.found = suggest.Collector{} }, s.add)
 	if err != nil {
 		return nil, err
 	}

@@ -48,7 +48,7 @@ func (j *Judge) Try(changed policy.Policies, deleted []policy.Ref) (*Tried, erro
 			return denying(p, plan, d, f)
 		}}
 	var t *trial.Trial
-	err = v.each(before, func() { t = trial.New(o) }, func(c policy.Known) { t.Known(c) })
+	err = v.each(func() { t = trial.New(o) }, func(c policy.Known) { t.Known(c) })
 	if err != nil {
 		return nil, err
 	}
