@@ -106,7 +106,7 @@ func (s *sockets) untracked(later sockets) (all []connection) {
 		all = append(all, connection{nl.Tracked{Connection: nl.Connection{Client: client.Addr(),
 			ClientPort: client.Port(), Server: server.Addr(), Port: server.Port(),
 			Proto: protocols[k.proto]}, Original: server, Source: client.Addr(),
-			Replied: !socket.Connecting}, "sockets"})
+			Replied: k.proto == "tcp" && !socket.Connecting}, "sockets"})
 	}
 	return all
 }

@@ -72,6 +72,7 @@ func (s Service) Equal(o Service) bool {
 	return s.Name == o.Name && s.Created.Equal(o.Created) &&
 		slices.Equal(s.ClusterIPs, o.ClusterIPs) && slices.Equal(s.ExternalIPs, o.ExternalIPs) &&
 		slices.Equal(s.LoadBalancerIPs, o.LoadBalancerIPs) &&
+		slices.Equal(s.BalancerIPs, o.BalancerIPs) &&
 		slices.Equal(s.SourceRanges, o.SourceRanges) && slices.Equal(s.Ports, o.Ports) &&
 		s.Affinity == o.Affinity && s.ExternalLocal == o.ExternalLocal &&
 		s.InternalLocal == o.InternalLocal && s.HealthCheckNodePort == o.HealthCheckNodePort

@@ -264,7 +264,10 @@ static __noinline int flow_open(
 	return flow_establish(key, f, copy, 0);
 }
 
-/* Deletes the entry of the key. */
+/*
+ * Deletes the entry of the key. The one in service_opening goes first, so that no other processor
+ * copies it to service_tcp in between.
+ */
 static __always_inline void flow_delete(const struct flow_key *key)
 {
 	if (key->protocol == PROTO_UDP) {
@@ -272,6 +275,6 @@ static __always_inline void flow_delete(const struct flow_key *key)
 		return;
 	}
 
-	bpf_map_delete_elem(&service_tcp, key);
 	bpf_map_delete_elem(&service_opening, key);
+	bpf_map_delete_elem(&service_tcp, key);
 }

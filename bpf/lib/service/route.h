@@ -180,7 +180,7 @@ static __always_inline int route_to_pod(struct __sk_buff *skb, struct work *w,
  * Sends a pod's reply to an external client. Returns the verdict.
  *
  * The egress program of the link rewrites the source in two cases, for which the reply keeps
- * service_mark. A reply from a VIP must pass the guard by that mark. And if the neighbour is not
+ * service_mark. A reply to a VIP must pass the guard by that mark. And if the neighbour is not
  * known yet, the kernel resolves it first, with the service's address as the source.
  */
 static __always_inline int route_to_client(

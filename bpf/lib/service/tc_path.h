@@ -93,7 +93,10 @@ static __always_inline int tc_reply(
 		return BALANCE_NO_SERVICE;
 	}
 
+	if (f->flags & FLOW_SHARED)
+		w->in.key.hook = FLOW_OUT; /* the key of a shared entry */
 	flow_add_flags(&w->in.key, f, flags);
+	w->in.key.hook = FLOW_IN;
 	f->used = now;
 	if (!same_link)
 		f->link = skb->ifindex;
