@@ -128,6 +128,7 @@ const (
 	packetAddress
 	packetPort
 	packetMoved
+	packetHostPort
 	packetFragment
 )
 

@@ -12,7 +12,7 @@ import (
 func TestEqualSeesEachField(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("198.18.0.1")}
 	s := Service{Name: Name{"a", "b"}, Created: time.Unix(1, 0), ClusterIPs: addrs,
-		ExternalIPs: addrs, LoadBalancerIPs: addrs,
+		ExternalIPs: addrs, LoadBalancerIPs: addrs, BalancerIPs: addrs,
 		SourceRanges: []netip.Prefix{netip.PrefixFrom(addrs[0], 32)},
 		Ports:        []Port{{"http", TCP, 80, 30080}}, Affinity: time.Second, ExternalLocal: true,
 		InternalLocal: true, HealthCheckNodePort: 1}
