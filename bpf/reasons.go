@@ -17,9 +17,12 @@ type Reason struct {
 
 // Reasons has all reasons, in the order of their numbers. Number 12 is retired.
 //
-// Tests cannot cause 19, 20 and 21 by a frame. The programs have read every byte that they rewrite,
-// and the checksums are at even offsets below 64 KiB. So the helpers fail only if the packet's
-// buffer is shared and the kernel has no memory for a copy (skb_ensure_writable).
+// No frame that a test sends can cause 19, 20 or 21. They are counted when a BPF helper that writes
+// to the packet fails (bpf_skb_store_bytes, bpf_l3_csum_replace, bpf_l4_csum_replace). These refuse
+// bytes beyond the packet's end, and checksums at odd offsets or beyond 64 KiB. The programs have
+// read the bytes before, and their checksums are at even offsets near the start. So a helper fails
+// only if the packet's buffer is shared and the kernel has no memory for a copy
+// (skb_ensure_writable).
 // TestPacketsThatAreCut checks that no length of a packet causes 19 or 20. Reason 21 is about the
 // Ethernet header, which every frame has.
 var Reasons = []Reason{
@@ -33,8 +36,8 @@ var Reasons = []Reason{
 		"a tunnel."},
 	{5, "ethernet_truncated", "The packet ends inside its Ethernet header."},
 	{6, "vlan_truncated", "The packet ends inside a VLAN tag."},
-	{7, "vlan_depth", "The packet has more VLAN tags than the two that are read, or one where " +
-		"none can be."},
+	{7, "vlan_depth", "The packet has more than two VLAN tags, or has one on a link without " +
+		"Ethernet headers."},
 	{8, "ipv4_truncated", "The packet ends inside its IPv4 header."},
 	{9, "ipv6_truncated", "The packet ends inside its IPv6 header."},
 	{10, "ip_version", "The IP header has another version than the frame says."},
@@ -84,8 +87,8 @@ var Reasons = []Reason{
 		"A packet that came out of a tunnel, and that this node did not translate for a " +
 			"service, was about to leave the cluster."},
 	{31, "tunnel_unknown_source",
-		"A tunnel datagram came from an address that no known node has, or was about to leave with " +
-			"one."},
+		"A tunnel datagram came from an address that no known node has, or was about to leave " +
+			"with such a source."},
 	{32, "to_loopback", "A packet from a pod, or out of a tunnel, was for a loopback address of " +
 		"the node."},
 	{33, "pod_link_local", "A pod's router solicitation, neighbour discovery or multicast report " +
@@ -101,13 +104,13 @@ var PolicyReasons = []Reason{
 	{0, "policy_pending", "A pod of the packet is not known yet, and mute until it is."},
 	{0, "policy_ingress", "No policy of the destination allows the packet."},
 	{0, "policy_egress", "No policy of the source allows the packet."},
-	{0, "policy_midstream", "A tracked TCP segment belongs to no known connection, and a pod of " +
-		"the packet is isolated. Or a first packet of UDP or SCTP is an answer to a flow that was revoked less " +
-		"than 30 s before."},
+	{0, "policy_midstream", "A TCP segment that opens no connection belongs to none that " +
+		"conntrack knows, and a pod of the packet is isolated. Or a first packet of UDP or SCTP " +
+		"is an answer to a flow that was revoked less than 30 s before."},
 	{0, "policy_admin", "A ClusterNetworkPolicy of the Admin tier denies the packet."},
 	{0, "policy_baseline", "A ClusterNetworkPolicy of the Baseline tier denies the packet."},
-	{0, "policy_unknown_peer", "The packet is of an address of a pod that the node does not know, " +
-		"where a policy may deny some pods."},
+	{0, "policy_unknown_peer", "The peer may have the address of a pod, but the node knows no pod " +
+		"with it, and a rule that denies or passes some pods may be meant for that pod."},
 	{0, "policy_unstamped", "The nftables table of policies was deleted or flushed, so a pod's " +
 		"packet was not judged."},
 	{0, "policy_related", "An ICMP error about a known connection came from a pod that is not an " +
@@ -169,9 +172,10 @@ var EngineReasons = []Reason{
 	{0, "tun_bad_version", "A packet from the node is neither IPv4 nor IPv6."},
 	{0, "tun_bad_header_length", "A packet from the node has a wrong length of a header."},
 	{0, "tun_bad_checksum_offset",
-		"A packet from the node has its checksum at a place that cannot be, by its vnet " +
-			"header."},
-	{0, "tun_bad_gso", "A packet from the node has a vnet header of another or unknown protocol."},
+		"The vnet header of a packet from the node places the checksum where the packet's " +
+			"protocol has none."},
+	{0, "tun_bad_gso", "The vnet header of a packet from the node has a kind of segmentation " +
+		"that is unknown or not for the packet's protocol."},
 	{0, "tun_bad_segment_size",
 		"A packet from the node has a vnet header with too small a segment size."},
 	{0, "tun_too_many_segments", "A packet from the node has more segments than the kernel makes."},

@@ -67,7 +67,8 @@ type ClusterConfig struct {
 }
 
 // Cluster is a set of machines and their control plane. Its methods may be called from several
-// goroutines, except Close.
+// goroutines at the same time, except Join, Leave, SecondAPI and Close, which change it: no other
+// method may run meanwhile.
 type Cluster struct {
 	// Dir is the folder of artefacts.
 	Dir string

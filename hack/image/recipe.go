@@ -33,8 +33,8 @@ type recipe struct {
 	licenses string
 }
 
-// released are programs of other projects. They are built in the module at in, whose go.mod selects
-// their version, for the folder dir of the image.
+// released are programs of other projects. The field in is the folder of the module in which they
+// are built; its go.mod selects their version. dir is the folder of the image that gets them.
 type released struct {
 	in, dir  string
 	packages []string

@@ -13,7 +13,7 @@ usage() {
 }
 
 fail() {
-	echo "verify.sh: $*" >&2
+	printf 'verify.sh: %s\n' "$*" >&2
 	exit 1
 }
 
@@ -59,9 +59,18 @@ ssh-keygen -Y verify -f "$tmp/signers" -I kubeveil -n kubeveil-release -s SHA256
 wrong=0
 for f in * .[!.]* ..?*; do
 	[ -e "$f" ] || [ -L "$f" ] || continue
-	case $f in SHA256SUMS | SHA256SUMS.sig) continue ;; esac
+	case $f in
+	SHA256SUMS | SHA256SUMS.sig) continue ;;
+	*[!A-Za-z0-9._-]*) # grep would look for each line of a name, a terminal obey its control bytes
+		printf 'verify.sh: %s: not a file of this release\n' "$(
+			printf '%s' "$f" | LC_ALL=C tr -c 'A-Za-z0-9._ -' '?'
+		)" >&2
+		wrong=1
+		continue
+		;;
+	esac
 	if [ -L "$f" ] || [ ! -f "$f" ] || ! cut -c 67- SHA256SUMS | grep -qxF -e "$f"; then
-		echo "verify.sh: $f: not a file of this release" >&2
+		printf 'verify.sh: %s: not a file of this release\n' "$f" >&2
 		wrong=1
 	fi
 done
@@ -70,4 +79,4 @@ sha256sum -c SHA256SUMS >"$tmp/answer" 2>&1 || {
 	wrong=1
 }
 [ "$wrong" = 0 ] || exit 1
-echo "$folder: the signature is good, and so are all $(wc -l <SHA256SUMS) files"
+printf '%s: the signature is good, and so are all %d files\n' "$folder" "$(wc -l <SHA256SUMS)"

@@ -84,15 +84,17 @@ func checkFolder(t *testing.T, dir, public string) {
 		errtest.Must(t, os.Remove(path), os.Rename(away, path))
 	}
 
-	for _, name := range []string{"new", ".hidden", "..hidden", "a b", "-c", "folder/"} {
+	// A name that has the name of a file of the release in a line of its own is not such a file.
+	lines := "x\n" + entries[len(entries)-1].Name()
+	for _, name := range []string{"new", ".hidden", "..hidden", "a b", "-c", "folder/", lines} {
 		path := filepath.Join(dir, name)
 		if strings.HasSuffix(name, "/") {
 			errtest.Must(t, os.Mkdir(path, 0o755))
 		} else {
 			filetest.Write(t, path, nil, 0o600)
 		}
-		refused(t, "with the file "+name, strings.TrimSuffix(name, "/")+": not a file",
-			"--key", public, dir)
+		shown := strings.ReplaceAll(strings.TrimSuffix(name, "/"), "\n", "?")
+		refused(t, "with the file "+name, shown+": not a file", "--key", public, dir)
 		errtest.Must(t, os.Remove(path))
 	}
 	if out, good := verify("--key", public, dir); !good {

@@ -82,7 +82,8 @@ func makeEdited(ctx context.Context, c kubernetes.Interface) error {
 	return err
 }
 
-// editService is the edit of serviceEdit. It changes the port of a Service.
+// editService changes the port of the Service and writes mark into it. inForce reports whether
+// veild serves the new port. See objectEdit.edit.
 func editService(ctx context.Context, n *lab.Node, c kubernetes.Interface,
 	mark string) (inForce func() (bool, error), err error) {
 	s, err := c.CoreV1().Services(good).Patch(ctx, edited, types.JSONPatchType,
@@ -91,7 +92,8 @@ func editService(ctx context.Context, n *lab.Node, c kubernetes.Interface,
 	return func() (bool, error) { return traceHas(ctx, n, s, "") }, err
 }
 
-// editSlice is the edit of sliceEdit. It changes the address of an endpoint.
+// editSlice changes the address of the endpoint and writes mark into the EndpointSlice. inForce
+// reports whether veild serves the new address. See objectEdit.edit.
 func editSlice(ctx context.Context, n *lab.Node, c kubernetes.Interface,
 	mark string) (inForce func() (bool, error), err error) {
 	s, err := c.CoreV1().Services(good).Get(ctx, edited, metav1.GetOptions{})

@@ -28,10 +28,10 @@ func (z scales) labels() map[string]string {
 		caseFastPath: fmt.Sprintf("policy that takes the fast path from pods with %d open "+
 			"connections", z.opened),
 		caseRevokeFew: fmt.Sprintf("1 %% of %d connections revoked", z.connections),
-		caseRevokeAll: fmt.Sprintf("all other of %d connections revoked", z.connections),
+		caseRevokeAll: fmt.Sprintf("then the rest of %d connections revoked", z.connections),
 		caseAddBare:   "elements that ADD writes without policies",
 		caseAdd:       "elements that ADD writes with policies",
-		caseAddMore:   "elements that ADD writes more with policies",
+		caseAddMore:   "additional elements that ADD writes because of policies",
 	}
 	for _, name := range []string{caseDirect, casePod, casePodLarge, caseEdit} {
 		out[name+suffixP99] = out[name] + ", p99"
@@ -58,7 +58,7 @@ func (z scales) labels() map[string]string {
 			suffixDel + suffixP99:   "DEL of another pod meanwhile, p99",
 			suffixOther + suffixP99: "a transaction of another table meanwhile, p99",
 			suffixEdit + suffixP99:  "then another namespace's policy edited, p99",
-			suffixEvent:             "then an event of a pod of each namespace, CPU of both",
+			suffixEvent:             "then an event of its pod and of another's, CPU of both",
 			suffixIdle:              "then CPU of a minute in which nothing changes",
 		} {
 			out[caseTenant(shapes[i].name, suffix)] = of + ": " + text
@@ -126,9 +126,9 @@ func (s *run) Report() *report.Report {
 			"A change is timed from the bytes of its event in the watch until the kernel has "+
 				"acknowledged it. In it are decoding the event, and the 2 ms for which the "+
 				"Keeper gathers changes; the network and the API server are not.",
-			"A policy that takes the fast path away (hostRouting ebpf) is timed until it is in force, "+
-				"and conntrack tracks the open connections that it allows. All others are "+
-				"dropped then.",
+			"A policy that takes the fast path away (hostRouting ebpf) is timed until it is in "+
+				"force. By then conntrack tracks the open connections that the policy allows. The "+
+				"others are dropped from then on.",
 			"Changes without the Keeper are planned and written at once: there is no event, "+
 				"and none of those 2 ms.",
 			"Memory is what the heap grows by when the Keeper learns of the pods of all nodes. Garbage "+
@@ -141,8 +141,8 @@ func (s *run) Report() *report.Report {
 				"10^9 bytes or each connection. A new connection carries one byte and is reset.",
 			"The program behind NFQUEUE is a stand-in for the shape of kube-network-policies. It "+
 				"accepts all packets at once, so the real one costs more.",
-			"Gates of connections are judged where no policy, measured against itself, stays closer "+
-				"to 1 than the limit in each round.",
+			"A gate of connections is judged only if the control, a second lane without a policy, "+
+				"differs from the first by less than the gate's limit in every round.",
 			"Each figure is the median of the rounds; p99 is over the changes of one round.",
 		),
 	}

@@ -12,16 +12,15 @@ import (
 // ipvsHere reports whether this kernel has IPVS, built in or as a loaded module, and this machine
 // has ipset(8), which kube-proxy needs in that mode.
 func ipvsHere() bool {
-	_, program := exec.LookPath("ipset")
-	_, kernel := os.Stat("/proc/net/ip_vs")
-	return program == nil && kernel == nil
+	_, noProgram := exec.LookPath("ipset")
+	_, noKernel := os.Stat("/proc/net/ip_vs")
+	return noProgram == nil && noKernel == nil
 }
 
 const suffixMissing = "_missing_to_" + sideIPVS
 
-// missingToIPVS adds a case for each quantity of a reach that was measured with IPVS. Its value is
-// the part of the possible gain over IPVS that ours misses, in per cent. The direct way has the
-// whole possible gain.
+// missingToIPVS adds a case for each quantity of a reach that was also measured with IPVS. Its
+// value is the part of the gap between IPVS and the direct way that ours leaves open, in per cent.
 func (s *run) missingToIPVS(r reach) {
 	for _, q := range quantities {
 		group := fmt.Sprintf("%s_%s", r, q.name)
@@ -31,7 +30,7 @@ func (s *run) missingToIPVS(r reach) {
 			continue
 		}
 		s.Add(group+suffixMissing,
-			q.title+" ("+where(group)+"): missing of what there is to gain over IPVS",
+			q.title+" ("+where(group)+"): open part of the gap between IPVS and direct",
 			bench.Percent, missing(ours.Ratio.Median, theirs.Ratio.Median))
 	}
 }

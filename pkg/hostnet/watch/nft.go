@@ -17,8 +17,9 @@ const nfgenmsgBytes = 4
 const linkNameBytes = 16
 
 // changeOfNFT returns the Change in a datagram about nftables: changes of our tables, and whether
-// rules of other programs changed. It ignores new elements in our sets. In the guard's sets these
-// only drop more packets, and the CNI plugin adds the elements of pods.
+// rules of other programs changed. It ignores new elements in our sets: veild adds those of the
+// guard, and the CNI plugin those of pods. An element that another program adds is found at the
+// next comparison with the kernel.
 func changeOfNFT(b []byte) (c Change) {
 	for kind, body := range rtnetlink.Messages(b) {
 		if kind == 0 {
@@ -77,8 +78,8 @@ func changeOfTable(kind uint16, attrs []byte) (c Change) {
 		}
 		c.AllPods = len(c.Pods) == 0
 	case table == abi.NFTPolicyTable:
-		// Elements, chains and rules change with each policy, but the rules at hooks do not. They
-		// are deleted only if another program flushes the table.
+		// Policies change elements, chains and most rules. veild never deletes a rule of the chains
+		// at hooks: if one is deleted, another program did it.
 		gone := kind == unix.NFT_MSG_DELTABLE || turnsOff(kind, attrs)
 		chain := rtnetlink.Text(rtnetlink.Attribute(attrs, unix.NFTA_RULE_CHAIN))
 		return Change{Policy: gone || kind == unix.NFT_MSG_DELRULE &&

@@ -2,7 +2,9 @@ package keeper
 
 import "github.com/kubeveil/kubeveil/internal/loop"
 
-// turn runs a step. At a resync without any change, it only gives pods the fast path again.
+// turn runs a step. After a turn that did not fail, a resync with nothing changed since only makes
+// the fast path match the plan again: pods that no policy judges get it, others lose it. In the
+// step of any other resync, the table is compared with the kernel.
 func (k *Keeper) turn(r loop.Reason) error {
 	if !r.Resync {
 		return k.step()
@@ -28,8 +30,8 @@ func (k *Keeper) atRest() bool {
 	return rest && !k.own.bare && k.shown.Load().plan != nil && k.unchanged()
 }
 
-// unchanged reports whether no record, no reservation and nothing in the kernel's ruleset changed
-// since attach read them, and each record was of a known pod.
+// unchanged reports whether the records, the reservations and the kernel's ruleset are as they were
+// when attach last read them, and every record was of a known pod.
 func (k *Keeper) unchanged() bool {
 	return k.own.touched.Same(k.paths.Touched()) &&
 		k.shown.Load().status.Pending == 0 && k.own.table.Stands()

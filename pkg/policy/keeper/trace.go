@@ -21,8 +21,9 @@ type Question struct {
 	Proto    policy.Proto
 	// Port is the destination port; 0 for protocols without ports.
 	Port uint16
-	// About makes it a question about an ICMP error: From may send To an error about a packet that
-	// To sent to About, a pod or an address. Empty means that it is not about an error.
+	// About makes it a question about an ICMP error: may From send To an error that quotes a packet
+	// that To had sent to About? About is a pod or an address, as From and To are. Empty means that
+	// the question is not about an error.
 	About string
 }
 
@@ -53,7 +54,8 @@ type Side struct {
 	Direction string `json:"direction"`
 	// Pod is the namespace/name. It is empty if the end is not a pod.
 	Pod string `json:"pod,omitempty"`
-	// Here reports whether this node judges the side. If not, Why names the node that does.
+	// Here reports whether this node judges the side. If not, Why has the reason: another node
+	// judges it, the pod is not attached yet, or the end is not a pod.
 	Here bool `json:"here"`
 	// Plan and Kernel are verdicts: "allow" or the reason of the drop. Kernel is "unreadable" if
 	// the table has something that the daemon does not write, which Why names.
@@ -167,7 +169,8 @@ func (k *Keeper) planned(q Question, node map[netip.Addr]bool) (t *Trace, writes
 	return t, writes, nil
 }
 
-// ofFamily returns the first of the addresses that is of the family of a, or not valid.
+// ofFamily returns the first address that has the family of a. An invalid address counts as one of
+// every family: it stands for a Question without About.
 func ofFamily(addrs []netip.Addr, a netip.Addr) (found netip.Addr, has bool) {
 	i := slices.IndexFunc(addrs, func(b netip.Addr) bool {
 		return !b.IsValid() || b.Is4() == a.Is4()
@@ -192,8 +195,8 @@ func protoOf(p policy.Proto, a netip.Addr) policy.Proto {
 type end struct {
 	text  string
 	addrs []netip.Addr
-	// pod is the namespace/name, and on the node of the pod. Both are empty if the end is not a
-	// pod.
+	// pod is the pod's namespace/name, and the field on is the name of its node. Both are empty if
+	// the end is not a pod.
 	pod, on string
 	// here reports whether the end is attached to this node, self whether it is this node.
 	here, self bool

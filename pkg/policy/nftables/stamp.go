@@ -11,13 +11,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables/chains"
 )
 
-// The table that checks stamps (chains.StampChains) is written in one transaction with the table
-// that judges.
+// The table that judges marks each packet with a stamp (abi.PolicyMark). A second table drops the
+// packets of pods that have none (chains.StampChains). If the second table must be written, it is
+// written in one transaction with the changes of the first.
 
 var stampTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTStampTable}
 
-// stampState is the content of the table in the kernel. The zero value means that there is no
-// table.
+// stampState is the content of the second table in the kernel. It is zero if there is no table, or
+// if the table is dormant or lacks its counter.
 type stampState struct {
 	chains  map[string]chains.Summary
 	dropped uint64

@@ -100,7 +100,9 @@ func compare(own version.Info, seen []NodeSeen, pods []corev1.Pod) versions {
 		byName[n.Name] = v
 		switch {
 		case n.status != nil:
-			v.Version = plain(n.status.Version)
+			if v.Version = plain(n.status.Version); v.Version == "" {
+				v.Error = "veild reports no version"
+			}
 		case n.Pod != "" || n.linux:
 			v.Error = plain(cmp.Or(n.PodWhy, n.err, "no pod of veild on this node"))
 		}

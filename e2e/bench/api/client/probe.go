@@ -20,9 +20,10 @@ import (
 // probers' connections.
 const ownFiles = 1000
 
-// MoreFiles raises the limit of open files of a process to ownFiles and two connections per prober,
-// or to the hard limit if it may not raise that. If even one connection per prober does not fit, it
-// returns an error with the largest possible number of probers.
+// MoreFiles raises the limit of open files of a process to ownFiles and two connections per prober.
+// If this process may not raise the hard limit, it raises the limit only to the hard limit. If even
+// one connection per prober does not fit, it returns an error with the largest possible number of
+// probers.
 func MoreFiles(pid, probers int) error {
 	least, most := uint64(probers+ownFiles), uint64(2*probers+ownFiles)
 	var has unix.Rlimit
