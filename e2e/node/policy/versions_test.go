@@ -94,7 +94,7 @@ func TestIgnoredKindsOfPoliciesAreAProblem(t *testing.T) {
 			return err
 		}))
 
-		problem := plural + "." + clusterPolicyGroup + ": the cluster has 1, which are not in force"
+		problem := plural + "." + clusterPolicyGroup + ": the cluster has 1, which veild does not enforce"
 		for _, n := range l.Nodes() {
 			waitProblem(ctx, t, n, problem, true)
 		}
