@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 )
 
@@ -23,61 +23,77 @@ var nodeFiles = []string{
 	"manifests/systemd/networkd-kubeveil.conf",
 }
 
+// images are the images of a release, as hack/image names them.
+var images = []string{"kubeveil", "kubeveil-csi", "kubeveil-tools"}
+
 // build writes all files of the release but checksums and signature into dir.
 func build(ctx context.Context, o order, dir string) error {
 	work := filepath.Join(filepath.Dir(dir), "build")
-	digest, err := buildImage(ctx, o, "kubeveil", work)
+	kustomize, err := buildTool(ctx, o, work, "kustomize", "sigs.k8s.io/kustomize/kustomize/v5")
 	if err != nil {
 		return err
 	}
-	for _, arch := range arches {
+	cyclonedx, err := buildTool(ctx, o, work, "cyclonedx-gomod",
+		"github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod")
+	if err != nil {
+		return err
+	}
+
+	built := map[string]description{}
+	for _, image := range images {
+		if built[image], err = buildImage(ctx, o, image, dir, work); err != nil {
+			return err
+		}
+		if err := writeBills(ctx, o, cyclonedx, image, dir, built[image]); err != nil {
+			return err
+		}
+	}
+	for arch, c := range built["kubeveil"].Images {
 		for _, p := range programs {
-			from := filepath.Join(work, "root-"+arch, "usr/local/bin", p)
+			from := filepath.Join(c.Root, "usr/local/bin", p)
 			if err := os.Rename(from, filepath.Join(dir, p+"-linux-"+arch)); err != nil {
 				return err
 			}
 		}
 	}
-	if err := os.Rename(filepath.Join(work, "kubeveil.tar"),
-		filepath.Join(dir, "kubeveil.tar")); err != nil {
-		return err
-	}
 
-	kustomize := filepath.Join(work, "kustomize")
-	c := []string{"build", "-o", kustomize, "sigs.k8s.io/kustomize/kustomize/v5"}
-	if _, err := command(ctx, filepath.Join(o.tree, "hack/tools/kustomize"), "go",
-		c...); err != nil {
+	if err := renderAll(ctx, o, dir, work, []string{kustomize, "build"}, built); err != nil {
 		return err
 	}
-	images := map[string]string{"kubeveil": digest}
-	if err := renderAll(ctx, o, dir, work, []string{kustomize, "build"}, images); err != nil {
-		return err
-	}
-
 	for _, f := range append(nodeFiles, "hack/release/verify.sh") {
 		if err := copyFile(filepath.Join(o.tree, f), filepath.Join(dir, filepath.Base(f))); err != nil {
 			return err
 		}
 	}
-	return nil
+	return describe(ctx, o, dir, built)
 }
 
-// aDigest matches the digest of an image in the output of hack/image.
-var aDigest = regexp.MustCompile(`\bsha256:[0-9a-f]{64}\b`)
+// buildTool builds a program of the module hack/tools/NAME into the folder work, and returns its
+// path.
+func buildTool(ctx context.Context, o order, work, name, pkg string) (string, error) {
+	path := filepath.Join(work, name)
+	_, err := command(ctx, filepath.Join(o.tree, "hack/tools", name), "go", "build", "-o", path, pkg)
+	return path, err
+}
 
-// buildImage builds an image for all architectures into the folder work, as NAME.tar, and returns
-// the digest of its index.
-func buildImage(ctx context.Context, o order, image, work string) (digest string, err error) {
-	out, err := command(ctx, o.tree, "go", "run", "./hack/image", "--image", image,
+// buildImage builds an image for all architectures: IMAGE.tar in dir, programs in a folder of work.
+func buildImage(ctx context.Context, o order, image, dir, work string) (d description, err error) {
+	archive := filepath.Join(work, image, image+".tar")
+	about := filepath.Join(work, image, "description.json")
+	if _, err := command(ctx, o.tree, "go", "run", "./hack/image", "--image", image,
 		"--arch", strings.Join(arches, ","), "--version", o.version,
-		"--tag", o.imageName(image)+":"+o.version, "--out", filepath.Join(work, image+".tar"))
+		"--tag", o.imageName(image)+":"+o.version, "--out", archive,
+		"--description", about); err != nil {
+		return d, err
+	}
+	text, err := os.ReadFile(about)
 	if err != nil {
-		return "", err
+		return d, err
 	}
-	if digest = aDigest.FindString(out); digest == "" {
-		return "", fmt.Errorf("hack/image printed no digest: %q", out)
+	if err := json.Unmarshal(text, &d); err != nil {
+		return d, fmt.Errorf("%s: %w", about, err)
 	}
-	return digest, nil
+	return d, os.Rename(archive, filepath.Join(dir, image+".tar"))
 }
 
 // imageName returns the name of an image in the manifests of the release: image is its name in the

@@ -14,17 +14,19 @@ import (
 
 // manifests are the kustomizations that a release has as one file each.
 var manifests = map[string]string{
-	"kubeveil.yaml":  "manifests",
-	"uninstall.yaml": "manifests/uninstall",
+	"kubeveil.yaml":      "manifests",
+	"kubeveil-csi.yaml":  "manifests/csi",
+	"uninstall.yaml":     "manifests/uninstall",
+	"uninstall-csi.yaml": "manifests/csi-uninstall",
 }
 
 // renderAll writes the manifests into dir. It needs the folder work for itself. kustomize is the
-// command that renders a folder. images has the digests of all images that the manifests name, by
-// their names in the tree.
+// command that renders a folder. built has all images that the manifests name, by their names in
+// the tree.
 func renderAll(ctx context.Context, o order, dir, work string, kustomize []string,
-	images map[string]string) error {
+	built map[string]description) error {
 	for _, file := range slices.Sorted(maps.Keys(manifests)) {
-		text, err := o.render(ctx, manifests[file], work, kustomize, images)
+		text, err := o.render(ctx, manifests[file], work, kustomize, built)
 		if err != nil {
 			return fmt.Errorf("render %s: %w", file, err)
 		}
@@ -41,7 +43,7 @@ var localImage = regexp.MustCompile(`localhost/[^\s"]+:dev\b`)
 // render returns the objects of a kustomization of the tree, in its order, with images by tag and
 // digest.
 func (o order) render(ctx context.Context, base, work string, kustomize []string,
-	images map[string]string) ([]byte, error) {
+	built map[string]description) ([]byte, error) {
 	overlay, err := os.MkdirTemp(work, "render-")
 	if err != nil {
 		return nil, err
@@ -53,9 +55,9 @@ func (o order) render(ctx context.Context, base, work string, kustomize []string
 		return nil, err
 	}
 	var replaced []map[string]string
-	for _, image := range slices.Sorted(maps.Keys(images)) {
+	for _, image := range slices.Sorted(maps.Keys(built)) {
 		replaced = append(replaced, map[string]string{"name": "localhost/" + image,
-			"newName": o.imageName(image), "newTag": o.version, "digest": images[image]})
+			"newName": o.imageName(image), "newTag": o.version, "digest": built[image].Digest})
 	}
 	text, err := yaml.Marshal(map[string]any{
 		"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",

@@ -180,24 +180,24 @@ func TestManifestsNameImagesByTagAndDigest(t *testing.T) {
 	tree, err := filepath.Abs("../..")
 	errtest.Must(t, err)
 	o := order{tree: tree, version: "v0.1.0", name: "registry.example/kubeveil"}
-	digests := map[string]string{}
-	for _, image := range []string{"kubeveil", "kubeveil-csi", "kubeveil-tools"} {
-		digests[image] = "sha256:" + strings.Repeat("ab", 32)
+	digest, built := "sha256:"+strings.Repeat("ab", 32), map[string]description{}
+	for _, image := range images {
+		built[image] = description{Digest: digest}
 	}
 	dir := t.TempDir()
 	kustomize := []string{kubectl, "kustomize"}
-	errtest.Must(t, renderAll(t.Context(), o, dir, t.TempDir(), kustomize, digests))
+	errtest.Must(t, renderAll(t.Context(), o, dir, t.TempDir(), kustomize, built))
 
 	anImage := regexp.MustCompile(`image: (.*)`)
 	for file := range manifests {
 		text := string(filetest.Read(t, filepath.Join(dir, file)))
-		images := anImage.FindAllStringSubmatch(text, -1)
-		if len(images) == 0 {
+		named := anImage.FindAllStringSubmatch(text, -1)
+		if len(named) == 0 {
 			t.Errorf("%s names no image", file)
 		}
-		for _, m := range images {
+		for _, m := range named {
 			image, _, _ := strings.Cut(m[1], ":")
-			if m[1] != image+":v0.1.0@"+digests["kubeveil"] ||
+			if m[1] != image+":v0.1.0@"+digest ||
 				!strings.HasPrefix(image, "registry.example/kubeveil") {
 				t.Errorf("%s names the image %s", file, m[1])
 			}

@@ -56,6 +56,7 @@ func TestTwoBuildsAreEqual(t *testing.T) {
 	t.Logf("%s:\n%s", dir, sums[1])
 
 	checkFolder(t, dir, key+".pub")
+	checkBills(t, dir)
 	for _, p := range programs {
 		for _, arch := range arches {
 			program := filetest.Read(t, filepath.Join(dir, p+"-linux-"+arch))

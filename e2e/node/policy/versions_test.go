@@ -94,7 +94,8 @@ func TestIgnoredKindsOfPoliciesAreAProblem(t *testing.T) {
 			return err
 		}))
 
-		problem := plural + "." + clusterPolicyGroup + ": the cluster has 1, which veild does not enforce"
+		problem := plural + "." + clusterPolicyGroup +
+			": the cluster has 1, which veild does not enforce"
 		for _, n := range l.Nodes() {
 			waitProblem(ctx, t, n, problem, true)
 		}
