@@ -112,6 +112,13 @@ func TestOracleCountsDrops(t *testing.T) {
 	}
 
 	c.transmit(t, frames...)
+	nettest.Until(t, 10*time.Second, "the frames arrive", func() (all bool) {
+		c.b.OnLink("orb", func(_ *nl.Handle, l nl.Link) error {
+			all = l.Attrs().Statistics.RxPackets >= uint64(len(frames))
+			return nil
+		})
+		return all
+	})
 	o := &Oracle{netns: c.path(), stop: make(chan struct{}), kept: map[string]int{},
 		seen: Result{Kinds: map[Kind]uint64{}}}
 	o.rules.Store(testRules())
