@@ -89,7 +89,8 @@ func (s *Links) Fast() map[string]bool {
 // netfilter in both directions. If apply succeeds, it gives the fast path to the allowed pods whose
 // links the plugins have finished. TCP connections that a pod opened on the fast path that it loses
 // are added to conntrack if allows returns true for them. An error means that the decision is not
-// in force; call Move again.
+// in force; call Move again. If a fast path could not be given, Move returns nil, because the decision
+// is in force without it: the log has it, and the next Move tries again.
 func (s *Links) Move(allowed map[string]bool, allows func(nl.Opened) bool, apply func() error) error {
 	tracked, err := s.retain(allowed, allows)
 	if err != nil {
@@ -102,7 +103,7 @@ func (s *Links) Move(allowed map[string]bool, allows func(nl.Opened) bool, apply
 	s.confined.mu.Lock()
 	defer s.confined.mu.Unlock()
 	if err := s.allow(allowed); err != nil {
-		return err
+		s.log.Warn("pods do not take the fast path yet", "error", err)
 	}
 	// This adds the connections that pods opened meanwhile.
 	s.forgetOpened(s.track(s.confined.losing, allows, tracked))

@@ -78,7 +78,7 @@ func (s *Links) look(h *nl.Handle, l nl.Link) (linkRoutes, error) {
 func (s *Links) route(links []linkRoutes, settled bool) error {
 	var gain []linkRoutes
 	losing := map[uint32]bool{}
-	set := map[uint32]uint8{}
+	var set []linkRoutes
 	for _, l := range links {
 		have, err := s.routesOf(l.index)
 		if err != nil {
@@ -95,13 +95,13 @@ func (s *Links) route(links []linkRoutes, settled bool) error {
 		case l.want&routeFrom != 0 && have&routeFrom == 0:
 			gain = append(gain, l)
 			continue
-		case have&routeFrom != 0 && l.want == 0 && (!s.confined.on || s.confined.allowed[l.name]):
+		case have&routeFrom != 0 && l.want == 0 &&
+			(!s.confined.on || s.confined.allowed == nil || s.confined.allowed[l.name]):
 			losing[l.index] = true // no policy judges it
 		}
 		if l.want != have {
-			set[l.index] = l.want
-		}
-		if l.isPod {
+			set = append(set, l)
+		} else if l.isPod {
 			s.confined.note(l.name, l.index, l.want)
 		}
 	}
@@ -109,9 +109,12 @@ func (s *Links) route(links []linkRoutes, settled bool) error {
 	always := func(nl.Opened) bool { return true }
 	tracked := s.track(losing, always, nil)
 	s.trackDatagrams(losing)
-	for index, want := range set {
-		if err := s.setRoutes(index, want); err != nil {
+	for _, l := range set {
+		if err := s.setRoutes(l.index, l.want); err != nil {
 			return err
+		}
+		if l.isPod {
+			s.confined.note(l.name, l.index, l.want)
 		}
 	}
 	if s.routing {
