@@ -89,8 +89,8 @@ func (s *Links) Fast() map[string]bool {
 // netfilter in both directions. If apply succeeds, it gives the fast path to the allowed pods whose
 // links the plugins have finished. TCP connections that a pod opened on the fast path that it loses
 // are added to conntrack if allows returns true for them. An error means that the decision is not
-// in force; call Move again. If a fast path could not be given, Move returns nil, because the decision
-// is in force without it: the log has it, and the next Move tries again.
+// in force; call Move again. If a fast path could not be given, Move returns nil, because the
+// decision is in force without it: the log has it, and the next Move tries again.
 func (s *Links) Move(allowed map[string]bool, allows func(nl.Opened) bool, apply func() error) error {
 	tracked, err := s.retain(allowed, allows)
 	if err != nil {
