@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=${VERSION:-} commit='' date=''
-# A tree in a folder of somebody else's repository must not get that one's version.
+# A tree in a folder of another repository must not get the version of that repository.
 if [[ -e .git ]]; then
 	[[ -n $version ]] || version=$(git describe --tags --always --dirty --abbrev=12 2>/dev/null) || :
 	read -r commit date < <(TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ \

@@ -33,7 +33,7 @@ func (d *demo) named(ctx context.Context) error {
 		[]byte(d.ours.lab.Canary)); err != nil {
 		return err
 	}
-	r := report.Refusal{What: "Somebody routes a pod's address past the tunnel, and a pod sends there",
+	r := report.Refusal{What: "A route leads a pod's address past the tunnel, and a pod sends there",
 		Want: "dropped; veilctl drops names who, where and when within 2 s"}
 	err := lab.Until(ctx, 2*time.Second, func() error {
 		out, err := node.Exec(ctx, d.ours.lab.Program("veilctl"), "drops", "-o", "json")

@@ -12,7 +12,8 @@ func TestConnectionsAreJudgedByTheirLegs(t *testing.T) {
 	c := addresses{ranges: newRanges(nettest.Prefixes("198.18.0.0/16", "fd42::/48")...),
 		nodeRanges: newRanges(nettest.Prefixes("192.0.2.0/25")...),
 		former:     map[netip.Addr]bool{netip.MustParseAddr("203.0.113.9"): true},
-		rows:       rowsOf(nettest.Addrs("192.0.2.99", "fd00:9::99"), nettest.Addrs("203.0.113.20"))}
+		rows: rowsOf(nettest.Addrs("192.0.2.99", "fd00:9::99"),
+			nettest.Addrs("203.0.113.20"))}
 	at := netip.MustParseAddr
 	var (
 		pod     = end{addr: at("198.18.1.5"), pod: "shop/web"}
@@ -67,13 +68,17 @@ func TestConnectionsAreJudgedByTheirLegs(t *testing.T) {
 		"to a deleted node": {[]leg{clear(pod, end{addr: at("203.0.113.9")}, "192.0.2.1")},
 			false, telemetry.FlowOutside, 8, false},
 		"to an address that a service had": {[]leg{
-			clear(pod, end{addr: at("192.0.2.99")}, "192.0.2.1")}, false, telemetry.FlowOutside, 9, false},
+			clear(pod, end{addr: at("192.0.2.99")}, "192.0.2.1")},
+			false, telemetry.FlowOutside, 9, false},
 		"to an IPv6 address that a service had": {[]leg{
-			clear(pod, end{addr: at("fd00:9::99")}, "fd00:9::1")}, false, telemetry.FlowOutside, 9, false},
+			clear(pod, end{addr: at("fd00:9::99")}, "fd00:9::1")},
+			false, telemetry.FlowOutside, 9, false},
 		"to the cluster's balancer": {[]leg{
-			clear(pod, end{addr: at("203.0.113.20")}, "192.0.2.1")}, false, telemetry.FlowOutside, 10, false},
+			clear(pod, end{addr: at("203.0.113.20")}, "192.0.2.1")},
+			false, telemetry.FlowOutside, 10, false},
 		"a host to the cluster's balancer": {[]leg{
-			clear(host, end{addr: at("203.0.113.20")}, "192.0.2.1")}, false, telemetry.FlowOutside, 1, false},
+			clear(host, end{addr: at("203.0.113.20")}, "192.0.2.1")},
+			false, telemetry.FlowOutside, 1, false},
 		"to the cloud's metadata": {[]leg{
 			clear(pod, end{addr: at("169.254.169.254")}, "192.0.2.1")},
 			false, telemetry.FlowOutside, 17, false},

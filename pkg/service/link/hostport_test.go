@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
-// tell sends a datagram that nobody answers.
+// tell sends a datagram and waits for no answer.
 func tell(t *testing.T, ns *nettest.NS, to string) {
 	t.Helper()
 	ns.Run(t, func() error {

@@ -34,8 +34,8 @@ type Log struct {
 // New returns a Log that writes to log.
 func New(log *slog.Logger) *Log { return &Log{log: log, limit: newDropLimit()} }
 
-// Add counts a drop of the sender's packet, and logs it if it is new and within the limits. The zero
-// sender means that no known pod sent the packet.
+// Add counts a drop of the sender's packet, and logs it if it is new and within the limits. The
+// zero sender means that no known pod sent the packet.
 func (l *Log) Add(d nftables.Dropped, by Denier, sender policy.Name) {
 	l.counts.add(by)
 	if slices.Contains(Reasons, d.Reason) && l.limit.accept(d, sender, time.Now()) {
@@ -43,8 +43,8 @@ func (l *Log) Add(d nftables.Dropped, by Denier, sender policy.Name) {
 	}
 }
 
-// Retain forgets the rules of all policies except these. It returns the number of samples of each of
-// the other rules, and the number of samples beyond the bounds of rules.
+// Retain forgets the rules of all policies except these. It returns the number of samples of each
+// of the other rules, and the number of samples beyond the bounds of rules.
 func (l *Log) Retain(policies map[string]bool) (counts map[policy.RuleName]uint64, leftOut uint64) {
 	return l.counts.retain(policies)
 }

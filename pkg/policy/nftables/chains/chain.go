@@ -112,9 +112,10 @@ type Maker struct {
 }
 
 // Make returns the chains for a plan by their names in the kernel, and the sets that their rules
-// look up. remade reports whether they differ from the last result. Groups of the same name have the
-// same chains and look up the same sets.
-func (p *Maker) Make(plan *policy.Plan) (chains map[string]*Chain, refer *sets.Counts, remade bool) {
+// look up. remade reports whether they differ from the last result. Groups of the same name have
+// the same chains and look up the same sets.
+func (p *Maker) Make(plan *policy.Plan) (chains map[string]*Chain, refer *sets.Counts,
+	remade bool) {
 	if p.options != plan.Options {
 		p.chains, p.refer, p.options = nil, sets.Counts{}, plan.Options
 	} else if p.chains != nil && maps.Equal(p.groups, plan.Groups) {
