@@ -125,14 +125,18 @@ func flows(t testing.TB, coll *ebpf.Collection) map[flowKey]flow {
 func allOf[K comparable, V any](t testing.TB, coll *ebpf.Collection, name string) map[K]V {
 	t.Helper()
 	all := make(map[K]V)
-	var k K
-	var v V
-	it := coll.Maps[name].Iterate()
-	for it.Next(&k, &v) {
-		all[k] = v
+	keys, values := make([]K, 4096), make([]V, 4096)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := coll.Maps[name].BatchLookup(&cursor, keys, values, nil)
+		for i := range n {
+			all[keys[i]] = values[i]
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return all
+		}
+		errtest.Must(t, err)
 	}
-	errtest.Must(t, it.Err())
-	return all
 }
 
 // flowNow is flow_now of lib/service/conntrack.h.

@@ -1,8 +1,10 @@
 package bpf
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -57,8 +59,14 @@ var servicePorts = map[byte]struct{ service, pod uint16 }{unix.IPPROTO_TCP: {80,
 // forget deletes all entries of the flow tables.
 func forget(t testing.TB, coll *ebpf.Collection) {
 	t.Helper()
-	for k := range flows(t, coll) {
-		deleteFlow(t, coll, k)
+	for _, name := range flowMaps {
+		keys := slices.Collect(maps.Keys(allOf[flowKey, flow](t, coll, name)))
+		if len(keys) == 0 {
+			continue
+		}
+		if n, err := coll.Maps[name].BatchDelete(keys, nil); err != nil || n != len(keys) {
+			t.Fatalf("%s: deleted %d of %d entries: %v", name, n, len(keys), err)
+		}
 	}
 }
 
@@ -148,6 +156,50 @@ func TestNoFlowsWithoutRoomForPodClients(t *testing.T) {
 				segment(client, at(clusterAddr[a.name], port.service), proto, tcpSYN, ""), 0)
 			passed(t, coll, "service_in", segment(at(a.client, 40000), vip, proto, tcpSYN,
 				""), 0)
+		}
+	}
+}
+
+// TestLinkHasAShareOfPodClients checks that the pods behind one link cannot fill the map of pod
+// clients. A link with its share goes on with the addresses that it has had flows to.
+func TestLinkHasAShareOfPodClients(t *testing.T) {
+	const share = 2048 // SERVICE_CALLERS_SHARE of lib/service/pod_clients.h
+	for _, a := range labAddrs {
+		for proto, port := range servicePorts {
+			t.Run(fmt.Sprintf("%s, protocol %d", a.name, proto), func(t *testing.T) {
+				coll := called(t)
+				shares := coll.Maps["service_shares"]
+				to := at(a.vip, port.service)
+				begins := func(sport uint16) []byte {
+					return segment(at(a.pod2, sport), to, proto, tcpSYN, "")
+				}
+				passed(t, coll, "service_pod_in", begins(40000), 0)
+				all := podClients(t, coll)
+				if len(all) != 1 {
+					t.Fatalf("pod clients %v, want one", all)
+				}
+
+				var client podClient
+				for client = range all {
+				}
+				var n uint32
+				if err := shares.Lookup(client.Link, &n); err != nil || n != 1 {
+					t.Fatalf("the link has a share of %d, %v, want 1", n, err)
+				}
+
+				errtest.Must(t, shares.Put(client.Link, uint32(share)))
+				passed(t, coll, "service_pod_in", begins(40001), 0)
+				errtest.Must(t, coll.Maps["service_callers"].Delete(client))
+				counts := counted(t, coll, packetPort)
+				verdict, _, _, err := runPacket(t, coll, "service_pod_in", begins(40002), 0)
+				if err != nil || verdict != dropped || counted(t, coll, packetPort) != counts+1 {
+					t.Errorf("beyond the share: verdict %d, %v, counted %d times", int32(verdict),
+						err, counted(t, coll, packetPort)-counts)
+				}
+
+				errtest.Must(t, shares.Delete(client.Link))
+				passed(t, coll, "service_pod_in", begins(40003), 0)
+			})
 		}
 	}
 }

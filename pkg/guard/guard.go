@@ -173,12 +173,17 @@ func (g *Guard) Read() (*State, error) {
 	return g.read(h)
 }
 
+// said bounds the changes that one call of do logs, and the errors that it joins. A tenant can
+// change thousands of addresses of services at once.
+const said = 16
+
 // do performs ops in order and returns those that succeeded. odd holds the errors that concern one
 // link, by the index of the link. err joins all other errors.
 func (g *Guard) do(h *nl.Handle, ops []Op) (done []Op, odd map[int]error, err error) {
 	var errs []error
 	odd = make(map[int]error)
 	failed := make(map[any]bool)
+
 	for _, op := range ops {
 		if failed[op.scope] {
 			continue
@@ -196,9 +201,17 @@ func (g *Guard) do(h *nl.Handle, ops []Op) (done []Op, odd map[int]error, err er
 				errs = append(errs, err)
 			}
 		default:
-			done = append(done, op)
-			g.log.Info("guard changed", "op", op.String())
+			if done = append(done, op); len(done) <= said {
+				g.log.Info("guard changed", "op", op.String())
+			}
 		}
+	}
+
+	if n := len(done) - said; n > 0 {
+		g.log.Info("guard changed", "more", n)
+	}
+	if n := len(errs) - said; n > 0 {
+		errs = append(errs[:said], fmt.Errorf("and %d more errors", n))
 	}
 	return done, odd, errors.Join(errs...)
 }

@@ -258,8 +258,15 @@ func opRange(p netip.Prefix, add bool) Op {
 		}}
 }
 
+// member is the scope of the changes of one address in a set. An address that cannot be added holds
+// up no other.
+type member struct {
+	pin  string
+	addr netip.Addr
+}
+
 func (s addrSet) op(a netip.Addr, add bool) Op {
-	return Op{verb(add) + " " + s.what + " " + a.String(), s.pin,
+	return Op{verb(add) + " " + s.what + " " + a.String(), member{s.pin, a},
 		func(g *Guard, _ *nl.Handle) error {
 			return set(g.maps[s.pin], a.As16(), add)
 		}}

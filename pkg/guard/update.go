@@ -6,7 +6,7 @@ import (
 )
 
 // Update is Apply for settings that follow those of the last Apply or Update. If they differ in few
-// node addresses and sources of datagrams, it changes these without reading the kernel's state.
+// addresses of nodes and services and sources of datagrams, it changes these without reading the kernel's state.
 // Call Apply instead if another program may have changed that state.
 func (g *Guard) Update(s Settings) ([]Op, error) {
 	g.mu.Lock()
@@ -33,15 +33,16 @@ func (g *Guard) Update(s Settings) ([]Op, error) {
 }
 
 // mostChanged is the number of changed addresses up to which Update changes only these.
-const mostChanged = 1024
+const mostChanged = 8192
 
-// partOf returns the difference of was and is: both as they are, but only with the node addresses
-// and sources that the other lacks. ok is false if the settings differ in more, if a list is not
+// partOf returns the difference of was and is: both as they are, but only with the addresses of
+// nodes and services and the sources that the other lacks. ok is false if the settings differ in more, if a list is not
 // sorted, or if too many addresses differ.
 func partOf(was, is Settings) (gone, fresh Settings, ok bool) {
 	gone, fresh = was, is
-	var sameNodes, sameSources bool
+	var sameNodes, sameVIPs, sameSources bool
 	gone.NodeAddrs, fresh.NodeAddrs, sameNodes = differing(was.NodeAddrs, is.NodeAddrs)
+	gone.VIPs, fresh.VIPs, sameVIPs = differing(was.VIPs, is.VIPs)
 	d, e := was.Datagrams, is.Datagrams
 	switch {
 	case d == nil || e == nil || d.Sources == nil || e.Sources == nil:
@@ -51,12 +52,12 @@ func partOf(was, is Settings) (gone, fresh Settings, ok bool) {
 		a.Sources, b.Sources, sameSources = differing(d.Sources, e.Sources)
 		gone.Datagrams, fresh.Datagrams = &a, &b
 	}
-	if !sameNodes || !sameSources {
+	if !sameNodes || !sameVIPs || !sameSources {
 		return Settings{}, Settings{}, false
 	}
 
 	rest := fresh
-	rest.NodeAddrs = gone.NodeAddrs
+	rest.NodeAddrs, rest.VIPs = gone.NodeAddrs, gone.VIPs
 	if d, e := gone.Datagrams, fresh.Datagrams; d != nil && e != nil {
 		same := *e
 		same.Sources = d.Sources

@@ -27,7 +27,7 @@ func TestPartOfSettingsChangesWhatDiffers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func() Settings {
 			s := lab()
-			s.NodeAddrs = someAddrs(t, "nodes")
+			s.NodeAddrs, s.VIPs = someAddrs(t, "nodes"), someAddrs(t, "services")
 			s.SelfAddrs = someAddrs(t, "self")[:0]
 			switch rapid.IntRange(0, 5).Draw(t, "datagrams") {
 			case 0:

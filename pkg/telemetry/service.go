@@ -43,7 +43,7 @@ type Services struct {
 
 // LeftOut is the number of a namespace's objects that are not in the table.
 type LeftOut struct {
-	Kind      string `json:"kind"` // "Service" or "EndpointSlice"
+	Kind      string `json:"kind"` // "Service", "EndpointSlice" or "Address" (an external one)
 	Namespace string `json:"namespace"`
 	Count     int    `json:"count"`
 }
@@ -149,8 +149,8 @@ var (
 	serviceProblemsDesc = desc("service_problems",
 		"Services that are not served as their objects request.")
 	serviceLeftOutDesc = desc("service_objects_left_out",
-		"Services and EndpointSlices that are not served, because their namespace exceeds its "+
-			"share of the table.", "kind", "namespace")
+		"Services, EndpointSlices and external addresses of services that are not served, because "+
+			"their namespace exceeds its share.", "kind", "namespace")
 	apiServerDesc      = desc("api_server_up", "Whether an API server answers: 1 or 0.", "server")
 	apiConnectionsDesc = desc("api_connections",
 		"Connections of the node and its pods to an API server, counted every 30 s.", "server")

@@ -13,6 +13,13 @@
 
 #define SERVICE_CALLERS_MAX 262144
 
+/*
+ * The number of addresses that the pods behind one link may have flows to, while the link exists.
+ * Without it one pod could fill the map, and no other pod would get a flow to an address that it
+ * has not had one to. The map has room for 128 links.
+ */
+#define SERVICE_CALLERS_SHARE 2048
+
 struct pod_client {
 	struct addr addr; /* of the service */
 	__u32 link;	  /* ifindex of the client's link; 0 is one that Go does not know */
@@ -26,9 +33,31 @@ struct {
 	__type(value, __u8);
 } service_callers SEC(".maps");
 
+/* How many entries of service_callers each link has, by ifindex. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, __u32);
+} service_shares SEC(".maps");
+
+/* Counts one more entry of the link. Returns 0 if it has its share. */
+static __always_inline int pod_client_count(__u32 link)
+{
+	__u32 one = 1, *n = bpf_map_lookup_elem(&service_shares, &link);
+
+	if (!n)
+		return !bpf_map_update_elem(&service_shares, &link, &one, BPF_NOEXIST);
+	if (*n >= SERVICE_CALLERS_SHARE)
+		return 0;
+	__sync_fetch_and_add(n, 1);
+	return 1;
+}
+
 /*
  * Remembers that a client behind the link has had a flow to the destination of w->in.key. Returns 0
- * if the map is full.
+ * if the map is full, or the link has its share.
  */
 __noinline int pod_client_remember(__u32 link)
 {
@@ -46,5 +75,7 @@ __noinline int pod_client_remember(__u32 link)
 	client.link = link;
 	if (bpf_map_lookup_elem(&service_callers, &client))
 		return 1;
+	if (!pod_client_count(link))
+		return 0;
 	return !bpf_map_update_elem(&service_callers, &client, &one, BPF_ANY);
 }

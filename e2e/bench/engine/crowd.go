@@ -6,7 +6,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
@@ -120,24 +122,35 @@ func (w *world) greetAll(ctx context.Context, device noise.PublicKey, keys []wgk
 			return err
 		}
 	}
-	return w.sessions(len(keys))
+	return w.sessions(ctx, len(keys))
 }
 
-// sessions returns an error unless the device of node a had a handshake with at least 99 % of want
-// peers.
-func (w *world) sessions(want int) error {
-	lines, err := get(w.socket(nodeA))
-	if err != nil {
-		return err
-	}
+// sessions waits until the device of node a had a handshake with each of want peers: it takes the
+// last message of one after the peer has sent it. If some have none after five seconds, sessions
+// returns an error unless 99 % have.
+func (w *world) sessions(ctx context.Context, want int) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
 	got := 0
-	for _, line := range lines {
-		if text, ok := strings.CutPrefix(line, "last_handshake_time_sec="); ok && text != "0" {
-			got++
+	err := poll.Until(ctx, 10*time.Millisecond, 100*time.Millisecond, func() error {
+		got = 0
+		lines, err := get(w.socket(nodeA))
+		if err != nil {
+			return poll.Stop(err)
 		}
+		for _, line := range lines {
+			text, ok := strings.CutPrefix(line, "last_handshake_time_sec=")
+			if ok && text != "0" {
+				got++
+			}
+		}
+		if got < want {
+			return fmt.Errorf("the device had a handshake with %d peers, want %d", got, want)
+		}
+		return nil
+	})
+	if got >= want*99/100 && got < want {
+		return nil
 	}
-	if got < want*99/100 {
-		return fmt.Errorf("the device had a handshake with %d peers, want %d", got, want)
-	}
-	return nil
+	return err
 }

@@ -197,11 +197,13 @@ func TestTrafficBetweenNamespaces(t *testing.T) {
 	if tcp.Value < 10 || tcp.CPU <= 0 {
 		t.Errorf("TCP gave %+v", tcp)
 	}
-	udp, err := f.UDP(t.Context(), 20, UDPPayload4(1500))
+	// A busy machine may stop the receiver for half a second. At this rate its socket's buffer holds
+	// what comes meanwhile.
+	udp, err := f.UDP(t.Context(), 2, UDPPayload4(1500))
 	errtest.Must(t, err)
 
-	if udp.Loss > 0.01 || udp.Mbps < 15 || udp.Mbps > 25 {
-		t.Errorf("UDP at 20 Mbit/s gave %+v", udp)
+	if udp.Loss > 0.01 || udp.Mbps < 1.5 || udp.Mbps > 2.5 {
+		t.Errorf("UDP at 2 Mbit/s gave %+v", udp)
 	}
 }
 

@@ -44,6 +44,8 @@ const (
 	MapQuotas = "service_quotas"
 	// MapPodClients is the set of PodClient.
 	MapPodClients = "service_callers"
+	// MapPodClientShares holds the number of PodClients by the index of their link.
+	MapPodClientShares = "service_shares"
 	// MapFlowBloom is the Bloom filter of the addresses in the flow tables.
 	MapFlowBloom = "service_known"
 )
@@ -56,7 +58,7 @@ var (
 	tableMaps = []string{mapFrontends, mapBackends, mapMembers, mapSourceRanges}
 	// memoryMaps are the maps that programs write. Each can be adopted without the others.
 	memoryMaps = []string{mapAffinity, mapReplies, mapSends, MapTCP, MapOpening, MapUDP, MapQuotas,
-		MapPodClients}
+		MapPodClients, MapPodClientShares}
 	// formerMaps are maps that no program uses any more. Their pins are removed, because they hold
 	// kernel memory.
 	formerMaps = []string{"service_flows", "service_turned"}

@@ -165,6 +165,7 @@ func TestLayoutMatchesThePrograms(t *testing.T) {
 	}{
 		{all[0].Maps[mapReplies], unsafe.Sizeof(socketPeer{}), unsafe.Sizeof(socketAddr{})},
 		{links.Maps[MapPodClients], unsafe.Sizeof(PodClient{}), unsafe.Sizeof(uint8(0))},
+		{links.Maps[MapPodClientShares], 4, 4},
 	} {
 		if uintptr(c.m.KeySize) != c.key || uintptr(c.m.ValueSize) != c.value {
 			t.Errorf("%s has keys of %d bytes and values of %d, Go has %d and %d", c.m.Name,

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -77,6 +78,8 @@ type Feature struct {
 	noAPIPath string
 
 	vips vip.Addresses
+	// feeding is held while a service is put into vips and the keeper, so that both have the same.
+	feeding sync.Mutex
 	// listed reports whether vips are complete.
 	listed atomic.Bool
 

@@ -11,6 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
+	"github.com/kubeveil/kubeveil/pkg/service/vip"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -125,6 +126,11 @@ func (f *Feature) Status(s *telemetry.Status) {
 	for _, l := range f.o.Source.LeftOut() {
 		out.LeftOut = append(out.LeftOut, telemetry.LeftOut(l))
 	}
+	refused := f.vips.Refused()
+	for _, r := range refused {
+		out.LeftOut = append(out.LeftOut,
+			telemetry.LeftOut{Kind: "Address", Namespace: r.Namespace, Count: r.Addresses})
+	}
 	for _, api := range known.API.Servers {
 		out.APIServers = append(out.APIServers, telemetry.APIServer(api))
 	}
@@ -136,6 +142,9 @@ func (f *Feature) Status(s *telemetry.Status) {
 	if known.Failed != "" {
 		problems = append(problems, "the table of services cannot be written, so its last content "+
 			"stays in force: "+known.Failed)
+	}
+	if len(refused) > 0 {
+		problems = append(problems, refusedAddresses(refused))
 	}
 	counters, err := f.table.Counters()
 	if err != nil {
@@ -162,6 +171,25 @@ func (f *Feature) Status(s *telemetry.Status) {
 	}
 
 	s.Services, s.Problems = out, append(s.Problems, problems...)
+}
+
+// refusedAddresses returns a sentence about refused addresses. It names at most three namespaces.
+func refusedAddresses(refused []vip.Refused) string {
+	names, n := []string{}, 0
+	for i, r := range refused {
+		n += r.Addresses
+		if i < 3 {
+			names = append(names, r.Namespace)
+		}
+	}
+	where := strings.Join(names, ", ")
+	if more := len(refused) - len(names); more > 0 {
+		where += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("%d LoadBalancer IPs and external IPs of services in namespace %s are not "+
+		"served, because a namespace has room for %d: an address counts for an hour after its "+
+		"service lost it, and longer while pods may use it; change addresses less often, or "+
+		"spread the services over namespaces", n, where, vip.NamespaceMax)
 }
 
 // Drops returns how often programs refused a packet or a socket, by reason. Without a table it is

@@ -36,16 +36,21 @@ type feed struct {
 	feature *Feature
 }
 
-// PutService adds or replaces a service.
+// PutService adds or replaces a service. Addresses that would not stay closed to pods are left out.
 func (f feed) PutService(s service.Service) {
-	f.Keeper.PutService(s)
-	if f.feature.vips.Put(s, time.Now()) {
+	f.feature.feeding.Lock()
+	defer f.feature.feeding.Unlock()
+	kept, changed := f.feature.vips.Put(s, time.Now())
+	f.Keeper.PutService(kept)
+	if changed {
 		f.feature.o.Changed()
 	}
 }
 
 // DeleteService removes a service.
 func (f feed) DeleteService(n service.Name) {
+	f.feature.feeding.Lock()
+	defer f.feature.feeding.Unlock()
 	f.Keeper.DeleteService(n)
 	if f.feature.vips.Delete(n, time.Now()) {
 		f.feature.o.Changed()
@@ -67,6 +72,7 @@ func (f *Feature) Closed() []netip.Addr {
 	if f.links == nil {
 		return f.o.Closed
 	}
+	f.retryRefused()
 	known := f.vips.Addrs(time.Now(), f.inUse)
 	if f.listed.Load() {
 		return known
@@ -74,6 +80,17 @@ func (f *Feature) Closed() []netip.Addr {
 	all := slices.Concat(known, f.o.Closed)
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all)
+}
+
+// retryRefused puts services again whose addresses had no room.
+func (f *Feature) retryRefused() {
+	f.feeding.Lock()
+	defer f.feeding.Unlock()
+	for _, s := range f.vips.Retry(time.Now()) {
+		if kept, changed := f.vips.Put(s, time.Now()); changed {
+			f.keeper.PutService(kept)
+		}
+	}
 }
 
 // Outside returns addresses at which pods may leave the cluster by mistake: addresses that services

@@ -99,10 +99,29 @@ func (s *Links) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, e
 	}
 
 	if len(gone) > 0 {
+		// Counts go first. A count that is left would never be looked for again.
+		if err := s.forgetShares(there); err != nil {
+			return nil, 0, err
+		}
 		if err := bpfmaps.Delete(s.table, bpfmaps.MapPodClients, gone); err != nil {
 			return nil, 0, err
 		}
 	}
 
 	return addrs, uint32(len(all) - len(gone)), nil
+}
+
+// forgetShares deletes the numbers of pod clients of links that are not there.
+func (s *Links) forgetShares(there map[uint32]bool) error {
+	var gone []uint32
+	err := bpfmaps.Each(s.table, bpfmaps.MapPodClientShares, func(link, _ uint32) bool {
+		if !there[link] {
+			gone = append(gone, link)
+		}
+		return true
+	})
+	if err != nil || len(gone) == 0 {
+		return err
+	}
+	return bpfmaps.Delete(s.table, bpfmaps.MapPodClientShares, gone)
 }

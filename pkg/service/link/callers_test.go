@@ -76,6 +76,10 @@ func TestAddressesInUseAreThoseThatPodsHereCalled(t *testing.T) {
 	l.call(t, "198.19.199.2", nobodysLink)
 	l.call(t, "198.19.199.3", nobodysLink, pod)
 	l.call(t, "198.19.199.4", bpfmaps.UnknownLink)
+	shares := l.Map(bpfmaps.MapPodClientShares)
+	errtest.Must(t, shares.Put(pod, uint32(3)))
+	errtest.Must(t, shares.Put(uint32(nobodysLink), uint32(2)))
+
 	all := nettest.Addrs("198.19.199.1", "fd42:fd::1", "198.19.199.2", "198.19.199.3",
 		"198.19.199.4", "198.19.199.5")
 	for range 2 {
@@ -85,6 +89,13 @@ func TestAddressesInUseAreThoseThatPodsHereCalled(t *testing.T) {
 	}
 	if l.calls(t, "198.19.199.2", nobodysLink) || l.calls(t, "198.19.199.3", nobodysLink) {
 		t.Error("callers are remembered though their link is gone")
+	}
+	var n uint32
+	if err := shares.Lookup(uint32(nobodysLink), &n); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("a link that is gone has a share of %d: %v", n, err)
+	}
+	if err := shares.Lookup(pod, &n); err != nil || n != 3 {
+		t.Errorf("an existing link has a share of %d, %v, want 3", n, err)
 	}
 	l.ip(t, "link del vpod1")
 	l.expectInUse(t, "the other is gone too", all, nettest.Addrs("198.19.199.4"))

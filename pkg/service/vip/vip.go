@@ -1,8 +1,10 @@
 package vip
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,8 +16,27 @@ import (
 // programs still translate their packets.
 const Linger = time.Hour
 
-// formerKept bounds the addresses that Former returns.
-const formerKept = 4096
+const (
+	// formerKept bounds the addresses that Former returns.
+	formerKept = 4096
+	// NamespaceMax bounds the addresses of one namespace: those of its services, each service by
+	// itself, and those that count although its services have them no longer.
+	NamespaceMax = 16384
+	// normalMax bounds the addresses of all namespaces. Beyond it a namespace gets a new address
+	// only if it has fewer than smallNamespace, and beyond Max no namespace gets any. The guard has
+	// a set of twice Max, so that it has room for the former and the next addresses at once.
+	normalMax      = 65536
+	smallNamespace = 1024
+	Max            = 131072
+	// retryAfter is the time between two attempts to give services the addresses that were refused.
+	retryAfter = time.Minute
+)
+
+// Refused counts the addresses of a namespace's services that are refused for lack of room.
+type Refused struct {
+	Namespace string
+	Addresses int
+}
 
 // Addresses are the addresses of all known services outside the cluster's service ranges:
 // LoadBalancer IPs and external IPs. An untranslated packet of a pod to one of them must not leave
@@ -23,41 +44,117 @@ const formerKept = 4096
 // that it does not have. Methods may be called concurrently. The zero value has no services.
 type Addresses struct {
 	mu        sync.Mutex
-	byService map[service.Name][]netip.Addr
-	gone      map[netip.Addr]time.Time // when its last service or its last use ended
+	byService map[service.Name][]netip.Addr // sorted
+	gone      map[netip.Addr]goneAddr
+	// count is the number of addresses by namespace, as NamespaceMax counts them; total is their
+	// sum.
+	count map[string]int
+	total int
+	// refused holds services with refused addresses. Retry last returned them at retried.
+	refused map[service.Name]refusal
+	retried time.Time
 	// former holds all addresses that lost a service, and balancers the BalancerIPs of services.
 	former    map[netip.Addr]bool
 	balancers map[service.Name][]netip.Addr
 }
 
-// Put adds or replaces a service and reports whether its addresses changed. An address that no
-// frontend may have does not count, and neither does an address of a family that the service does
-// not have.
-func (v *Addresses) Put(s service.Service, now time.Time) bool {
+// refusal is a service as it was put, and how many of its addresses are refused.
+type refusal struct {
+	service   service.Service
+	addresses int
+}
+
+// goneAddr is an address that lost a service.
+type goneAddr struct {
+	when      time.Time // its last service or its last use ended
+	namespace string    // of that service; empty if it is not known
+}
+
+// Put adds or replaces a service. It returns the service without the addresses that are refused
+// because its namespace has too many, and whether the addresses changed. A refused address must not
+// be translated, because it would not stay closed afterwards. An address that no frontend may have
+// does not count, and neither does an address of a family that the service does not have.
+func (v *Addresses) Put(s service.Service, now time.Time) (kept service.Service, changed bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.begin()
 	var addrs []netip.Addr
 	for _, a := range slices.Concat(s.LoadBalancerIPs, s.ExternalIPs) {
 		if a = a.Unmap(); service.Reachable(a) && s.HasFamily(a.Is6()) {
 			addrs = append(addrs, a)
 		}
 	}
-	return v.set(s.Name, sorted(addrs), s.BalancerIPs, now)
+	refused, changed := v.set(s.Name, sorted(addrs), s.BalancerIPs, now)
+	delete(v.refused, s.Name)
+	if len(refused) == 0 {
+		return s, changed
+	}
+
+	v.refused[s.Name] = refusal{s, len(refused)}
+	without := func(addrs []netip.Addr) []netip.Addr {
+		return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
+			return has(refused, a.Unmap())
+		})
+	}
+	s.LoadBalancerIPs, s.ExternalIPs = without(s.LoadBalancerIPs), without(s.ExternalIPs)
+	return s, changed
 }
 
 // Delete removes a service and reports whether it had addresses.
-func (v *Addresses) Delete(n service.Name, now time.Time) bool { return v.set(n, nil, nil, now) }
+func (v *Addresses) Delete(n service.Name, now time.Time) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.begin()
+	delete(v.refused, n)
+	_, changed := v.set(n, nil, nil, now)
+	return changed
+}
+
+// Retry returns the services with refused addresses, at most once a minute. The caller puts them
+// again, because there may be room now.
+func (v *Addresses) Retry(now time.Time) []service.Service {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.refused) == 0 || now.Sub(v.retried) < retryAfter {
+		return nil
+	}
+	v.retried = now
+	all := make([]service.Service, 0, len(v.refused))
+	for _, r := range v.refused {
+		all = append(all, r.service)
+	}
+	slices.SortFunc(all, func(a, b service.Service) int {
+		return strings.Compare(a.Name.String(), b.Name.String())
+	})
+	return all
+}
+
+// Refused returns how many addresses are refused, by namespace.
+func (v *Addresses) Refused() (all []Refused) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	byNamespace := make(map[string]int)
+	for n, r := range v.refused {
+		byNamespace[n.Namespace] += r.addresses
+	}
+	for _, ns := range slices.Sorted(maps.Keys(byNamespace)) {
+		all = append(all, Refused{ns, byNamespace[ns]})
+	}
+	return all
+}
 
 // Former returns addresses that services had and none has now, at most 4,096.
 func (v *Addresses) Former() (former []netip.Addr) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	has := map[netip.Addr]bool{}
+	present := map[netip.Addr]bool{}
 	for _, addrs := range v.byService {
 		for _, a := range addrs {
-			has[a] = true
+			present[a] = true
 		}
 	}
 	for a := range v.former {
-		if !has[a] {
+		if !present[a] {
 			former = append(former, a)
 		}
 	}
@@ -84,47 +181,89 @@ func (v *Addresses) Left(addrs []netip.Addr, now time.Time) {
 	defer v.mu.Unlock()
 	v.begin()
 	for _, a := range addrs {
-		v.goneLocked(a.Unmap(), now)
+		v.lose(a.Unmap(), "", now)
 	}
 }
 
 // begin makes the zero value's maps.
 func (v *Addresses) begin() {
 	if v.byService == nil {
-		v.byService, v.gone = make(map[service.Name][]netip.Addr), make(map[netip.Addr]time.Time)
+		v.byService, v.gone = make(map[service.Name][]netip.Addr), make(map[netip.Addr]goneAddr)
+		v.count, v.refused = make(map[string]int), make(map[service.Name]refusal)
 		v.former, v.balancers = map[netip.Addr]bool{}, map[service.Name][]netip.Addr{}
 	}
 }
 
-// goneLocked records that an address has lost a service.
-func (v *Addresses) goneLocked(a netip.Addr, now time.Time) {
-	v.gone[a] = now
+// add adds n to the number of addresses of a namespace.
+func (v *Addresses) add(namespace string, n int) {
+	v.total += n
+	if v.count[namespace] += n; v.count[namespace] == 0 {
+		delete(v.count, namespace)
+	}
+}
+
+// lose records that an address has lost a service of a namespace.
+func (v *Addresses) lose(a netip.Addr, namespace string, now time.Time) {
+	v.open(a)
+	v.gone[a] = goneAddr{now, namespace}
+	v.add(namespace, 1)
 	if len(v.former) < formerKept {
 		v.former[a] = true
 	}
 }
 
-func (v *Addresses) set(n service.Name, addrs, balancers []netip.Addr, now time.Time) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.begin()
+// open removes an address from those that lost a service.
+func (v *Addresses) open(a netip.Addr) {
+	if g, ok := v.gone[a]; ok {
+		delete(v.gone, a)
+		v.add(g.namespace, -1)
+	}
+}
+
+// room reports whether a namespace may have one more address.
+func (v *Addresses) room(namespace string) bool {
+	n := v.count[namespace]
+	return n < NamespaceMax && v.total < Max && (v.total < normalMax || n < smallNamespace)
+}
+
+// set replaces the addresses of a service. It returns those for which there is no room, sorted.
+func (v *Addresses) set(n service.Name, addrs, balancers []netip.Addr,
+	now time.Time) (refused []netip.Addr, changed bool) {
 	if v.balancers[n] = balancers; len(balancers) == 0 {
 		delete(v.balancers, n)
 	}
 
 	had := v.byService[n]
-	if slices.Equal(had, addrs) {
-		return false
-	}
 	for _, a := range had {
-		if !slices.Contains(addrs, a) {
-			v.goneLocked(a, now)
+		if !has(addrs, a) {
+			v.add(n.Namespace, -1)
+			v.lose(a, n.Namespace, now)
 		}
 	}
-	if v.byService[n] = addrs; len(addrs) == 0 {
+
+	var kept []netip.Addr
+	for _, a := range addrs {
+		if !has(had, a) {
+			// An address that its namespace had until lately counts already.
+			if g, ok := v.gone[a]; !(ok && g.namespace == n.Namespace) && !v.room(n.Namespace) {
+				refused = append(refused, a)
+				continue
+			}
+			v.open(a)
+			v.add(n.Namespace, 1)
+		}
+		kept = append(kept, a)
+	}
+	if v.byService[n] = kept; len(kept) == 0 {
 		delete(v.byService, n)
 	}
-	return true
+	return refused, !slices.Equal(had, kept)
+}
+
+// has reports whether the sorted list has the address.
+func has(list []netip.Addr, a netip.Addr) bool {
+	_, ok := slices.BinarySearchFunc(list, a, netip.Addr.Compare)
+	return ok
 }
 
 // Addrs returns addresses, each once and sorted. They are addresses that services have now or had
@@ -137,17 +276,21 @@ func (v *Addresses) Addrs(now time.Time, inUse func([]netip.Addr) []netip.Addr) 
 	for _, addrs := range v.byService {
 		all = append(all, addrs...)
 	}
-	for a, when := range v.gone {
-		if now.Sub(when) > Linger {
-			delete(v.gone, a)
+	for a, g := range v.gone {
+		if now.Sub(g.when) > Linger {
 			late = append(late, a)
 		} else {
 			all = append(all, a)
 		}
 	}
 	if len(late) > 0 {
-		for _, a := range inUse(sorted(late)) {
-			v.gone[a] = now
+		used := sorted(slices.Clone(inUse(sorted(late))))
+		for _, a := range late {
+			if !has(used, a) {
+				v.open(a)
+				continue
+			}
+			v.gone[a] = goneAddr{now, v.gone[a].namespace}
 			all = append(all, a)
 		}
 	}

@@ -1,6 +1,7 @@
 package vip
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -21,6 +22,11 @@ func TestVIPsComeFromKnownServices(t *testing.T) {
 	var v Addresses
 	name := func(n string) service.Name { return service.Name{Namespace: "shop", Name: n} }
 
+	put := func(s service.Service, now time.Time) bool {
+		_, changed := v.Put(s, now)
+		return changed
+	}
+
 	began := time.Now()
 	for _, c := range []struct {
 		situation string
@@ -30,27 +36,27 @@ func TestVIPsComeFromKnownServices(t *testing.T) {
 		want      []netip.Addr
 	}{
 		{"an address of the cluster's own", 0, func(now time.Time) bool {
-			return v.Put(service.Service{Name: name("a"), ClusterIPs: addrs("198.18.128.1")}, now)
+			return put(service.Service{Name: name("a"), ClusterIPs: addrs("198.18.128.1")}, now)
 		}, false, nil},
 		{"balancers of both families, one twice", 0, func(now time.Time) bool {
-			return v.Put(service.Service{Name: name("b"),
+			return put(service.Service{Name: name("b"),
 				LoadBalancerIPs: addrs("fd42:fd::1", "198.19.199.1", "198.19.199.1")}, now)
 		}, true, addrs("198.19.199.1", "fd42:fd::1")},
 		{"nothing new", 0, func(now time.Time) bool {
-			return v.Put(service.Service{Name: name("b"),
+			return put(service.Service{Name: name("b"),
 				LoadBalancerIPs: addrs("198.19.199.1", "fd42:fd::1")}, now)
 		}, false, addrs("198.19.199.1", "fd42:fd::1")},
 		{"external, one of another's, one mapped", 0, func(now time.Time) bool {
-			return v.Put(service.Service{Name: name("c"),
+			return put(service.Service{Name: name("c"),
 				ExternalIPs: addrs("198.19.199.1", "::ffff:198.19.199.2")}, now)
 		}, true, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
 		{"what nobody can be reached at", 0, func(now time.Time) bool {
-			return v.Put(service.Service{Name: name("d"),
+			return put(service.Service{Name: name("d"),
 				ExternalIPs: append(addrs("127.0.0.1", "::", "224.0.0.1", "fe80::1%eth0"),
 					netip.Addr{})}, now)
 		}, false, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
 		{"of a family that the service does not have", 0, func(now time.Time) bool {
-			return v.Put(service.Service{Name: name("e"), ClusterIPs: addrs("198.18.128.2"),
+			return put(service.Service{Name: name("e"), ClusterIPs: addrs("198.18.128.2"),
 				LoadBalancerIPs: addrs("fd42:fd::9")}, now)
 		}, false, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
 		{"a service goes", time.Hour, func(now time.Time) bool { return v.Delete(name("b"), now) },
@@ -62,7 +68,7 @@ func TestVIPsComeFromKnownServices(t *testing.T) {
 		{"more than an hour later only what another has is left", 2*time.Hour + time.Second,
 			func(time.Time) bool { return false }, false, addrs("198.19.199.1", "198.19.199.2")},
 		{"the other has none any more", 3 * time.Hour, func(now time.Time) bool {
-			return v.Put(service.Service{Name: name("c")}, now)
+			return put(service.Service{Name: name("c")}, now)
 		}, true, addrs("198.19.199.1", "198.19.199.2")},
 		{"long after", 5 * time.Hour, func(time.Time) bool { return false }, false, nil},
 	} {
@@ -140,4 +146,77 @@ func TestFormerAddressesAndBalancers(t *testing.T) {
 	check("no service", vip, nil)
 	v.Addrs(now.Add(2*Linger), func([]netip.Addr) []netip.Addr { return nil })
 	check("after hours", vip, nil)
+}
+
+// many returns n addresses, the first of which is 198.19.0.0 plus from.
+func many(from, n int) (out []netip.Addr) {
+	for i := from; i < from+n; i++ {
+		out = append(out, netip.AddrFrom4([4]byte{198, byte(18 + i>>16), byte(i >> 8), byte(i)}))
+	}
+	return out
+}
+
+// A namespace that changes its addresses again and again gets no more of them. Those of others do
+// not wait, and it gets the refused ones when its former ones no longer count.
+func TestNamespaceThatChangesItsAddressesCostsItself(t *testing.T) {
+	var v Addresses
+	began := time.Now()
+	none := func([]netip.Addr) []netip.Addr { return nil }
+	evil := service.Service{Name: service.Name{Namespace: "evil", Name: "web"}}
+	const step = 4096
+	for i := range 70 {
+		evil.ExternalIPs = many(i*step, step)
+		kept, _ := v.Put(evil, began)
+		if got, most := len(v.Addrs(began, none)), NamespaceMax; got > most {
+			t.Fatalf("after %d changes %d addresses count, want at most %d", i+1, got, most)
+		}
+		if full := i >= NamespaceMax/step; full != (len(kept.ExternalIPs) == 0) {
+			t.Fatalf("change %d: %d of %d addresses are served", i+1, len(kept.ExternalIPs), step)
+		}
+	}
+	if got := v.Refused(); !slices.Equal(got, []Refused{{"evil", step}}) {
+		t.Errorf("refused %v, want %d addresses of evil", got, step)
+	}
+
+	shop := service.Service{Name: service.Name{Namespace: "shop", Name: "web"},
+		LoadBalancerIPs: vipAddrs("198.51.100.1")}
+	if kept, changed := v.Put(shop, began); !changed || len(kept.LoadBalancerIPs) != 1 {
+		t.Errorf("another namespace's address: served %v, changed %t", kept.LoadBalancerIPs, changed)
+	}
+
+	later := began.Add(Linger + time.Second)
+	v.Addrs(later, none)
+	again := v.Retry(later)
+	if len(again) != 1 || again[0].Name != evil.Name {
+		t.Fatalf("put again are %v, want the service of evil", again)
+	}
+	kept, changed := v.Put(again[0], later)
+	if !changed || !slices.Equal(kept.ExternalIPs, evil.ExternalIPs) || len(v.Refused()) > 0 {
+		t.Errorf("after an hour %d addresses are served, refused %v", len(kept.ExternalIPs),
+			v.Refused())
+	}
+	if again := v.Retry(later.Add(time.Hour)); len(again) > 0 {
+		t.Errorf("put again without a refused address: %v", again)
+	}
+}
+
+// Many namespaces that change their addresses leave room for a namespace with few.
+func TestFewAddressesHaveRoomBesideManyNamespaces(t *testing.T) {
+	var v Addresses
+	now := time.Now()
+	for ns := range 9 {
+		for part := range 4 {
+			v.Put(service.Service{Name: service.Name{Namespace: fmt.Sprint("ns", ns),
+				Name: fmt.Sprint(part)}, ExternalIPs: many((4*ns+part)*4096, 4096)}, now)
+		}
+	}
+	all := v.Addrs(now, func([]netip.Addr) []netip.Addr { return nil })
+	if len(all) > normalMax+9*smallNamespace {
+		t.Errorf("%d addresses count", len(all))
+	}
+	kept, _ := v.Put(service.Service{Name: service.Name{Namespace: "shop", Name: "web"},
+		LoadBalancerIPs: vipAddrs("198.51.100.1", "fd42:fd::1")}, now)
+	if len(kept.LoadBalancerIPs) != 2 {
+		t.Errorf("served %v, want both", kept.LoadBalancerIPs)
+	}
 }
