@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	kms "k8s.io/kms/apis/v2"
 )
@@ -26,6 +27,10 @@ const KMSSocket = "/run/kubeveil/kms/kms.sock"
 // kmsPatience limits how long one call of the plugin may take.
 const kmsPatience = 5 * time.Second
 
+// kmsAgain is the longest pause before KMS tries to connect to the plugin again. By default gRPC waits
+// for up to two minutes after a plugin was away.
+const kmsAgain = 2 * time.Second
+
 // KMS is a Provider that uses a Kubernetes KMS v2 plugin on a unix socket, like the API server. It
 // connects on first use, and connects again after the plugin was away.
 type KMS struct {
@@ -37,8 +42,12 @@ type KMS struct {
 // NewKMS returns a KMS for the plugin that listens on the path socket. It does not connect. The
 // caller calls Close.
 func NewKMS(socket string) (*KMS, error) {
+	pauses := backoff.DefaultConfig
+	pauses.MaxDelay = kmsAgain
 	conn, err := grpc.NewClient("unix:"+socket,
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses,
+			MinConnectTimeout: kmsPatience}))
 	if err != nil {
 		return nil, fmt.Errorf("kms plugin %s: %w", socket, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/csi/kubestore"
@@ -54,6 +56,10 @@ const (
 	// namespace are ignored until the next list, which follows within listAgain.
 	maxWaiting = 100
 	listAgain  = time.Minute
+	// listPatience limits the time of one list of claims, and pageSize the number of claims in one
+	// answer. A claim may have 256 KiB of annotations.
+	listPatience = time.Minute
+	pageSize     = 50
 )
 
 // Placer selects the node of each claim that copies a volume or a snapshot: the node of its source.
@@ -66,8 +72,10 @@ type Placer struct {
 	mu sync.Mutex
 	// waiting holds the claims of copies that are not bound yet.
 	waiting map[types.NamespacedName]*waitingClaim
-	// count is the number of waiting claims, keyed by namespace.
+	// count is the number of waiting claims, keyed by namespace. turns has the same namespaces, the
+	// next to get a claim placed first.
 	count map[string]int
+	turns []string
 	// dropped reports whether a claim was ignored since the last list, because its namespace had
 	// maxWaiting claims.
 	dropped bool
@@ -122,12 +130,17 @@ func (p *Placer) Run(ctx context.Context) {
 	r := reflector.Reflector{
 		Name: claimResource.Resource, Object: &unstructured.Unstructured{}, Client: p.client,
 		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			ctx, cancel := context.WithTimeout(ctx, listPatience)
+			defer cancel()
+			o.Limit = pageSize
 			return claims.List(ctx, o)
 		},
 		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return claims.Watch(ctx, o)
 		},
 		Head: func(ctx context.Context) (string, error) {
+			ctx, cancel := context.WithTimeout(ctx, listPatience)
+			defer cancel()
 			list, err := claims.List(ctx, metav1.ListOptions{Limit: 1})
 			if err != nil {
 				return "", err
@@ -147,7 +160,7 @@ func (p *Placer) Run(ctx context.Context) {
 	defer tick.Stop()
 	defer again.Stop()
 	for {
-		p.placeDue(ctx, time.Now())
+		p.placeDue(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -175,6 +188,7 @@ func (p *Placer) forget(name types.NamespacedName) {
 	delete(p.waiting, name)
 	if p.count[name.Namespace]--; p.count[name.Namespace] == 0 {
 		delete(p.count, name.Namespace)
+		p.turns = slices.DeleteFunc(p.turns, func(ns string) bool { return ns == name.Namespace })
 	}
 }
 
@@ -184,6 +198,35 @@ type placing struct{ *Placer }
 func (p placing) Add(obj any) error    { return p.put(obj) }
 func (p placing) Update(obj any) error { return p.put(obj) }
 func (p placing) Resync() error        { return nil }
+
+// Transformer returns a function that keeps of a claim what put reads. The reflector collects all
+// claims of the cluster before Replace, and a tenant may annotate theirs with 256 KiB each.
+func (p placing) Transformer() cache.TransformFunc { return slim }
+
+func slim(obj any) (any, error) {
+	o, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil
+	}
+	kept := &unstructured.Unstructured{Object: map[string]any{}}
+	kept.SetAPIVersion(o.GetAPIVersion())
+	kept.SetKind(o.GetKind())
+	kept.SetNamespace(o.GetNamespace())
+	kept.SetName(o.GetName())
+	kept.SetResourceVersion(o.GetResourceVersion())
+	kept.SetDeletionTimestamp(o.GetDeletionTimestamp())
+	if node := o.GetAnnotations()[selectedNode]; node != "" {
+		kept.SetAnnotations(map[string]string{selectedNode: node})
+	}
+	for _, field := range []string{"storageClassName", "volumeName", "dataSource", "dataSourceRef"} {
+		if v, ok, err := unstructured.NestedFieldCopy(o.Object, "spec", field); ok && err == nil {
+			if err := unstructured.SetNestedField(kept.Object, v, "spec", field); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return kept, nil
+}
 
 func (p placing) Delete(obj any) error {
 	if o, ok := obj.(*unstructured.Unstructured); ok {
@@ -255,7 +298,9 @@ func (p *Placer) put(obj any) error {
 		}
 		had = &waitingClaim{delay: placeFirst}
 		p.waiting[name] = had
-		p.count[name.Namespace]++
+		if p.count[name.Namespace]++; p.count[name.Namespace] == 1 {
+			p.turns = append(p.turns, name.Namespace)
+		}
 	}
 	kind, of := source(o)
 	had.selected = false
@@ -291,20 +336,39 @@ func text(o *unstructured.Unstructured, fields ...string) string {
 	return s
 }
 
-// placeDue tries to place the claims whose next attempt is due at now.
-func (p *Placer) placeDue(ctx context.Context, now time.Time) {
+// next returns a claim whose next attempt is due at now, from the namespace whose turn it is, and
+// schedules the attempt after that. ok is false if no attempt is due.
+func (p *Placer) next(now time.Time) (claim copyOf, ok bool) {
 	p.mu.Lock()
-	var due []copyOf
-	for _, w := range p.waiting {
+	defer p.mu.Unlock()
+	due := map[string]*waitingClaim{} // the longest due claim by namespace
+	for name, w := range p.waiting {
 		if w.selected || now.Before(w.next) {
 			continue
 		}
-		due = append(due, w.copyOf)
-		w.next, w.delay = now.Add(w.delay), min(2*w.delay, placeLast)
+		if other := due[name.Namespace]; other == nil || w.next.Before(other.next) {
+			due[name.Namespace] = w
+		}
 	}
-	p.mu.Unlock()
+	i := slices.IndexFunc(p.turns, func(ns string) bool { return due[ns] != nil })
+	if i < 0 {
+		return copyOf{}, false
+	}
+	ns := p.turns[i]
+	p.turns = append(slices.Delete(p.turns, i, i+1), ns)
+	w := due[ns]
+	w.next, w.delay = now.Add(w.delay), min(2*w.delay, placeLast)
+	return w.copyOf, true
+}
 
-	for _, claim := range due {
+// placeDue tries to place claims whose next attempt is due, one of each namespace in turn, because
+// an attempt takes up to four requests. It returns after placeFirst even if more are due.
+func (p *Placer) placeDue(ctx context.Context) {
+	for began := time.Now(); time.Since(began) < placeFirst; {
+		claim, ok := p.next(time.Now())
+		if !ok {
+			return
+		}
 		name := claim.String()
 		node, err := p.place(ctx, claim)
 		switch {

@@ -2,8 +2,11 @@ package placement
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic/fake"
 
 	"github.com/kubeveil/kubeveil/csi/kubestore"
@@ -53,16 +57,26 @@ func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 			"matchExpressions": []any{map[string]any{"key": topologyKey, "operator": "In",
 				"values": values}}}}}}
 	}
-	pv := func(name, by string, values ...any) *unstructured.Unstructured {
+	uid := func(name string) map[string]any { return map[string]any{"uid": "uid-" + name} }
+	pv := func(name, by, claim string, values ...any) *unstructured.Unstructured {
 		return objectOf("v1", "PersistentVolume", "", name, map[string]any{"spec": map[string]any{
-			"csi": map[string]any{"driver": by}, "nodeAffinity": affinity(values...)}})
+			"csi": map[string]any{"driver": by}, "claimRef": uid(claim),
+			"nodeAffinity": affinity(values...)}})
 	}
 	bound := func(name, volume string) *unstructured.Unstructured {
-		return objectOf("v1", "PersistentVolumeClaim", "a", name,
+		o := objectOf("v1", "PersistentVolumeClaim", "a", name,
 			map[string]any{"spec": map[string]any{"volumeName": volume}})
+		o.SetUID(types.UID("uid-" + name))
+		return o
 	}
-	content := objectOf(group, "VolumeSnapshotContent", "", "content",
-		map[string]any{"spec": map[string]any{"driver": kubestore.DriverName}})
+	snap := func(name string) *unstructured.Unstructured {
+		o := objectOf(group, "VolumeSnapshot", "a", name, map[string]any{
+			"status": map[string]any{"boundVolumeSnapshotContentName": "content"}})
+		o.SetUID(types.UID("uid-" + name))
+		return o
+	}
+	content := objectOf(group, "VolumeSnapshotContent", "", "content", map[string]any{
+		"spec": map[string]any{"driver": kubestore.DriverName, "volumeSnapshotRef": uid("snap")}})
 	content.SetLabels(map[string]string{managedBy: "node-2"})
 	chosen := copyClaim("chosen", "ours", "PersistentVolumeClaim", "source")
 	chosen.SetAnnotations(map[string]string{selectedNode: "node-9"})
@@ -73,12 +87,13 @@ func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 
 	objects := []runtime.Object{class("ours", kubestore.DriverName),
 		class("theirs", "csi.example.com"),
-		pv("pv", kubestore.DriverName, "node-1"), pv("pv-theirs", "csi.example.com", "node-1"),
-		pv("pv-two", kubestore.DriverName, "node-1", "node-2"),
-		bound("source", "pv"), bound("source-theirs", "pv-theirs"), bound("source-two", "pv-two"),
+		pv("pv", kubestore.DriverName, "source", "node-1"),
+		pv("pv-new", kubestore.DriverName, "source-new", "node-1"),
+		pv("pv-theirs", "csi.example.com", "source-theirs", "node-1"),
+		pv("pv-two", kubestore.DriverName, "source-two", "node-1", "node-2"),
+		bound("foreign", "pv"), bound("source", "pv"), bound("source-theirs", "pv-theirs"), bound("source-two", "pv-two"),
 		bound("source-new", ""), content,
-		objectOf(group, "VolumeSnapshot", "a", "snap", map[string]any{
-			"status": map[string]any{"boundVolumeSnapshotContentName": "content"}}),
+		snap("snap"), snap("snap-foreign"),
 		objectOf(group, "VolumeSnapshot", "a", "snap-new", nil),
 		chosen, elsewhere}
 	want := map[string]string{"chosen": "node-9", "other-namespace": ""}
@@ -89,6 +104,8 @@ func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 		{"no-class", "gone", "PersistentVolumeClaim", "source", ""},
 		{"of-other-driver", "ours", "PersistentVolumeClaim", "source-theirs", ""},
 		{"of-two-nodes", "ours", "PersistentVolumeClaim", "source-two", ""},
+		{"of-volume-of-others", "ours", "PersistentVolumeClaim", "foreign", ""},
+		{"of-snapshot-of-others", "ours", "VolumeSnapshot", "snap-foreign", ""},
 		{"of-unbound", "ours", "PersistentVolumeClaim", "source-new", ""},
 		{"of-new-snapshot", "ours", "VolumeSnapshot", "snap-new", ""},
 		{"populated", "ours", "Populator", "source", ""},
@@ -137,7 +154,7 @@ func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 
 		// This source is bound later.
 		source, err := claims.Get(t.Context(), "source-new", metav1.GetOptions{})
-		errtest.Must(t, err, unstructured.SetNestedField(source.Object, "pv", "spec", "volumeName"))
+		errtest.Must(t, err, unstructured.SetNestedField(source.Object, "pv-new", "spec", "volumeName"))
 		_, err = claims.Update(t.Context(), source, metav1.UpdateOptions{})
 		errtest.Must(t, err)
 		time.Sleep(time.Minute)
@@ -171,5 +188,66 @@ func TestCopiesOfOneNamespaceDelayNoOther(t *testing.T) {
 	errtest.Must(t, store.Replace([]any{claim("b", 1)}, ""))
 	if len(p.waiting) != 1 || p.count["b"] != 1 || len(p.count) != 1 || p.overflowed() {
 		t.Errorf("%v wait after a list, dropped %v", p.count, p.dropped)
+	}
+}
+
+// Namespaces take turns, so that a claim waits for at most one attempt of each other namespace,
+// even if these have many claims that cannot be placed, or make theirs again.
+func TestNamespacesTakeTurns(t *testing.T) {
+	p := NewForClient(nil, slog.New(slog.DiscardHandler))
+	store := placing{p}
+	claim := func(namespace string, i int) *unstructured.Unstructured {
+		o := copyClaim(fmt.Sprint("copy-", i), "ours", "PersistentVolumeClaim", "source")
+		o.SetNamespace(namespace)
+		return o
+	}
+	for i := range maxWaiting {
+		errtest.Must(t, store.Add(claim("a", i)), store.Add(claim("b", i)))
+	}
+	now := time.Now()
+	for range 10 {
+		if _, ok := p.next(now); !ok {
+			t.Fatal("no claim is due")
+		}
+	}
+
+	errtest.Must(t, store.Add(claim("c", 0)))
+	var got []string
+	for range 3 {
+		c, _ := p.next(now)
+		got = append(got, c.Namespace)
+		for i := range maxWaiting { // a makes its claims again
+			errtest.Must(t, store.Delete(claim("a", i)), store.Add(claim("a", i)))
+		}
+	}
+	if !slices.Contains(got, "c") {
+		t.Errorf("placed next are claims of %q, want one of c", got)
+	}
+	for range 3*maxWaiting + 1 {
+		if _, ok := p.next(now); !ok {
+			return
+		}
+	}
+	t.Error("claims are due for ever")
+}
+
+// A list of claims keeps only what the Placer reads, because a tenant may annotate theirs at will.
+func TestListsKeepNoAnnotations(t *testing.T) {
+	o := copyClaim("clone", "ours", "VolumeSnapshot", "snap")
+	o.SetResourceVersion("7")
+	o.SetLabels(map[string]string{"a": "b"})
+	o.SetAnnotations(map[string]string{"note": strings.Repeat("x", 1<<18), selectedNode: "node-1"})
+	kept, err := placing{}.Transformer()(o)
+	errtest.Must(t, err)
+	text, err := json.Marshal(kept)
+	errtest.Must(t, err)
+	if len(text) > 512 {
+		t.Errorf("%d bytes are kept", len(text))
+	}
+	k := kept.(*unstructured.Unstructured)
+	kind, of := source(k)
+	if kind != "VolumeSnapshot" || of != "snap" || k.GetAnnotations()[selectedNode] != "node-1" ||
+		nameOf(k) != nameOf(o) || k.GetResourceVersion() != "7" {
+		t.Errorf("kept is %s", text)
 	}
 }

@@ -33,6 +33,10 @@ func (p *Placer) nodeOfSource(ctx context.Context, claim copyOf) (string, error)
 	if text(pv, "spec", "csi", "driver") != kubestore.DriverName {
 		return "", fmt.Errorf("its source, claim %s, is of another driver", name)
 	}
+	// A tenant may write the name of any volume into a claim.
+	if uid := string(of.GetUID()); uid == "" || text(pv, "spec", "claimRef", "uid") != uid {
+		return "", fmt.Errorf("its source, claim %s, names a volume that is not bound to it", name)
+	}
 	return nodeOfVolume(pv)
 }
 
@@ -49,6 +53,10 @@ func (p *Placer) nodeOfSnapshot(ctx context.Context, namespace, name string) (st
 	content, err := p.client.Resource(contentResource).Get(ctx, bound, metav1.GetOptions{})
 	if err != nil {
 		return "", err
+	}
+	if uid := string(snap.GetUID()); uid == "" ||
+		text(content, "spec", "volumeSnapshotRef", "uid") != uid {
+		return "", fmt.Errorf("its source, snapshot %s, names a content that is not bound to it", name)
 	}
 	node := content.GetLabels()[managedBy]
 	if text(content, "spec", "driver") != kubestore.DriverName || node == "" {
