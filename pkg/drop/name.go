@@ -53,6 +53,7 @@ type names struct {
 	// netnsTouched is the state of the records when byNetns and netnsOf were read.
 	netnsTouched pod.Touched
 
+	records     pod.Cache
 	touched     pod.Touched
 	recordsRead time.Time
 
@@ -144,7 +145,7 @@ func (n *names) podOf(netnsCookie uint64, now time.Time) string {
 		return ""
 	}
 	n.netnsTouched = touched
-	records, _ := n.paths.List()
+	records, _ := n.records.List(n.paths)
 	known := n.netnsOf
 	n.netnsOf, n.byNetns = map[string]uint64{}, map[uint64]string{}
 	for _, r := range records {
@@ -173,7 +174,7 @@ func (n *names) readRecords(now time.Time) {
 		return
 	}
 	n.byLink, n.byAddr, n.touched = map[string]string{}, map[netip.Addr]string{}, touched
-	records, _ := n.paths.List() // The keeper of pods reports records that cannot be read.
+	records, _ := n.records.List(n.paths) // The keeper of pods reports records that cannot be read.
 	for _, r := range records {
 		n.note(r)
 	}

@@ -259,20 +259,9 @@ func (p Paths) List() ([]Record, error) {
 }
 
 func (p Paths) list(known map[string]bool) (records []Record, count int, err error) {
-	entries, err := os.ReadDir(p.PodDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, 0, nil
-	}
-	if err != nil {
-		return nil, 0, fmt.Errorf("list records: %w", err)
-	}
-
+	links, err := p.links()
 	var errs []error
-	for _, e := range entries {
-		link, ok := strings.CutSuffix(e.Name(), recordSuffix)
-		if !ok || !strings.HasPrefix(link, abi.PodLinkPrefix) || filepath.Base(link) != link {
-			continue
-		}
+	for _, link := range links {
 		if known[link] {
 			count++
 			continue
@@ -286,8 +275,22 @@ func (p Paths) list(known map[string]bool) (records []Record, count int, err err
 			records = append(records, r)
 		}
 	}
+	return records, count + len(records), errors.Join(append(errs, err)...)
+}
 
-	return records, count + len(records), errors.Join(errs...)
+// links returns the host links that have a record, sorted.
+func (p Paths) links() (links []string, err error) {
+	entries, err := os.ReadDir(p.PodDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list records: %w", err)
+	}
+	for _, e := range entries {
+		link, ok := strings.CutSuffix(e.Name(), recordSuffix)
+		if ok && strings.HasPrefix(link, abi.PodLinkPrefix) && filepath.Base(link) == link {
+			links = append(links, link)
+		}
+	}
+	return links, nil
 }
 
 func (p Paths) removeRecord(hostLink string) error {

@@ -3,8 +3,10 @@ package pod
 import (
 	"encoding/json"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,6 +95,46 @@ func TestListGoesPastACorruptRecord(t *testing.T) {
 		records != nil {
 		t.Errorf("List of no directory = %v, %v", records, err)
 	}
+}
+
+// A Cache reads a record again if its file may have changed, and no other record.
+func TestCacheReadsRecordsThatChanged(t *testing.T) {
+	p := Paths{PodDir: t.TempDir()}
+	var c Cache
+	list := func(when string, want ...Record) {
+		t.Helper()
+		records, err := c.List(p)
+		sort := func(a, b Record) int { return strings.Compare(a.HostLink, b.HostLink) }
+		if slices.SortFunc(want, sort); err != nil || !reflect.DeepEqual(records, want) {
+			t.Errorf("%s: %+v, %v, want %+v", when, records, err, want)
+		}
+	}
+	a, b := good(), good()
+	b.ContainerID, b.HostLink = "c2", HostLink("c2", "eth0")
+	errtest.Must(t, p.write(a), p.write(b))
+	list("two pods", a, b)
+	a.MTU = 1400
+	errtest.Must(t, p.write(a))
+	list("one was replaced a moment later", a, b)
+
+	rest := func(r Record, text string) {
+		if text != "" {
+			filetest.Write(t, p.record(r.HostLink), []byte(text), 0o600)
+		}
+		long := time.Now().Add(-time.Hour).Truncate(time.Hour)
+		errtest.Must(t, os.Chtimes(p.record(r.HostLink), long, long))
+	}
+	data, err := os.ReadFile(p.record(a.HostLink))
+	errtest.Must(t, err)
+	rest(a, "")
+	list("at rest", a, b)
+	rest(a, strings.Repeat("x", len(data)))
+	list("not read, as its state is the same", a, b)
+	a.MTU = 1390
+	errtest.Must(t, p.write(a))
+	list("replaced after a rest", a, b)
+	errtest.Must(t, os.Remove(p.record(b.HostLink)))
+	list("one is gone", a)
 }
 
 // A record of another version is usable, and keeps the fields of that version after this version

@@ -1,6 +1,8 @@
 package pod
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"time"
 )
@@ -36,4 +38,47 @@ func (p Paths) Touched() (t Touched) {
 		}
 	}
 	return t
+}
+
+// Cache lists records, and reads only files that may have changed since its last list. On a node
+// with 250 pods, of which one changes each second, reading all took two fifths of veild's CPU. Its
+// zero value is ready for use. It is not for concurrent use.
+type Cache struct{ known map[string]cachedRecord }
+
+// cachedRecord is a record with the state of its file before it was read. info is nil if a later
+// change might leave the same state.
+type cachedRecord struct {
+	Record
+	info fs.FileInfo
+}
+
+// same reports whether a file with this state has the content that was read.
+func (c cachedRecord) same(now fs.FileInfo) bool {
+	return c.info != nil && os.SameFile(c.info, now) && c.info.ModTime().Equal(now.ModTime()) &&
+		c.info.Size() == now.Size()
+}
+
+// List is Paths.List.
+func (c *Cache) List(p Paths) (records []Record, err error) {
+	links, err := p.links()
+	errs, next := []error{err}, make(map[string]cachedRecord, len(links))
+	for _, link := range links {
+		info, err := os.Lstat(p.record(link))
+		r := c.known[link]
+		if err == nil && !r.same(info) {
+			r.Record, err = p.Load(link)
+			if r.info = info; time.Since(info.ModTime()) < settled {
+				r.info = nil
+			}
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // removed since
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			records, next[link] = append(records, r.Record), r
+		}
+	}
+	c.known = next
+	return records, errors.Join(errs...)
 }

@@ -124,9 +124,10 @@ type owned struct {
 	// attached are the keys whose addresses the planner has.
 	attached map[policy.Key]bool
 	// touched is when records and reservations were last touched before attach read them. records
-	// are what it read.
+	// are what it read, by cache.
 	touched pod.Touched
 	records []pod.Record
+	cache   pod.Cache
 }
 
 // inForce describes what the loop brought in force. A published inForce never changes.
@@ -314,7 +315,7 @@ func (k *Keeper) attach() (plan *policy.Plan, unknown int, err error) {
 	errs := []error{k.own.table.Refresh()}
 	touched := k.paths.Touched() // A record that comes later is of a member that Refresh did not see.
 	if !k.own.touched.SameRecords(touched) {
-		k.own.records, err = k.paths.List()
+		k.own.records, err = k.own.cache.List(k.paths)
 		errs = append(errs, err)
 	}
 	defer func() {
