@@ -12,7 +12,7 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 .PHONY: deps
-deps: ## install what Debian packages the tests need and this machine lacks
+deps: ## install the missing Debian packages that the tests need
 	@hack/install-deps.sh
 
 .PHONY: build
@@ -39,7 +39,7 @@ test-release: ## two whole releases of this commit: equal, and checked (COLD=1: 
 		-run '^TestTwoBuildsAreEqual$$' ./hack/release
 
 .PHONY: kubernetes
-kubernetes: ## kube-apiserver, kube-proxy and etcd for the lab: those of KUBEBUILDER_ASSETS or the path, else built (8 minutes cold)
+kubernetes: ## kube-apiserver, kube-proxy and etcd for the lab: from KUBEBUILDER_ASSETS or PATH, or else built (8 minutes cold)
 	@hack/build-kubernetes.sh
 
 .PHONY: generate
@@ -47,7 +47,7 @@ generate: ## regenerate BPF objects, bindings and documentation tables
 	$(GO) generate ./...
 
 .PHONY: csi-sanity
-csi-sanity: ## csi-sanity against the CSI driver on fakes: what passed and what was skipped, by name
+csi-sanity: ## run csi-sanity against the CSI driver on fakes, and list passed and skipped tests
 	@$(GO) test -count=1 -v -run '^TestSanity$$' ./csi/driver
 
 .PHONY: fmt
@@ -76,7 +76,7 @@ test-lab: deps build kubernetes ## the life cycle in the namespace lab, leak ora
 	@KUBEVEIL_LAB_NO_BUILD=1 hack/test.sh lab
 
 .PHONY: test-lab-long
-test-lab-long: deps build kubernetes ## the lab with what mostly waits, too (30 s repairs, the minute's probe)
+test-lab-long: deps build kubernetes ## the lab with the tests that mostly wait
 	@KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_LAB_LONG=1 hack/test.sh lab
 
 .PHONY: fuzz
@@ -89,11 +89,11 @@ demo: deps $(if $(API),kubernetes) ## the main job: clear and encrypted side by 
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab demo $(if $(API),--api) --out $(OUT)/demo
 
 .PHONY: volumetool
-volumetool: ## the program by which demonstrations and benchmarks work with volumes on a machine
+volumetool: ## build the program with which demonstrations and benchmarks use volumes on a machine
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(OUT)/bin/volumetool ./e2e/disk/volumetool
 
 .PHONY: demo-storage
-demo-storage: cluster-image volumetool ## a disk that belongs to somebody else: what he reads and what he is refused, out/demo-storage/report.html
+demo-storage: cluster-image volumetool ## an untrusted disk: what its owner can read, and which attacks are refused, out/demo-storage/report.html
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab demo storage --out $(OUT)/demo-storage
 
@@ -102,42 +102,42 @@ bench-lab: deps build kubernetes ## measure against bare wireguard-go and the cl
 	@$(GO) run ./e2e/cmd/kvlab bench lab --out $(OUT)/bench-lab
 
 .PHONY: bench-cluster
-bench-cluster: cluster-image ## measure two virtual machines against bare WireGuard and in clear, out/bench-cluster/report.html (an hour)
+bench-cluster: cluster-image ## measure two virtual machines against bare WireGuard and the clear network, out/bench-cluster/report.html (an hour)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab bench cluster --out $(OUT)/bench-cluster $(BENCH)
 
 .PHONY: bench-storage
-bench-storage: cluster-image volumetool ## measure volumes beside a plain device and stock cryptsetup, out/bench-storage/report.html (25 minutes)
+bench-storage: cluster-image volumetool ## measure volumes against a plain device and stock cryptsetup, out/bench-storage/report.html (25 minutes)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab bench storage --out $(OUT)/bench-storage $(BENCH)
 
 .PHONY: bench-service
-bench-service: deps kubernetes ## measure services beside kube-proxy, haproxy and the direct way, out/bench-service/report.html
+bench-service: deps kubernetes ## measure services against kube-proxy, haproxy and the direct way, out/bench-service/report.html
 	@hack/service/deps.sh
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@$(OUT)/bin/kvlab bench service --out $(OUT)/bench-service $(BENCH)
 
 .PHONY: bench-engine
-bench-engine: build ## measure the userspace engines beside each other and the clear network, out/bench-engine/report.html (26 minutes)
+bench-engine: build ## measure the userspace engines against each other and the clear network, out/bench-engine/report.html (26 minutes)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@$(OUT)/bin/kvlab bench engine --out $(OUT)/bench-engine $(BENCH)
 
 .PHONY: bench-policy
-bench-policy: ## measure what NetworkPolicy costs a node: rules at size, changes, revocation, ADD, connections, out/bench-policy/report.html
+bench-policy: ## measure the cost of NetworkPolicy on a node: many rules, changes, revocation, ADD, connections, out/bench-policy/report.html
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@$(OUT)/bin/kvlab bench policy --out $(OUT)/bench-policy $(BENCH)
 
 .PHONY: bench-api
-bench-api: deps build kubernetes ## requests to API servers, out/bench-api/report.html (70 minutes)
+bench-api: deps build kubernetes ## measure requests to API servers, and API servers that fail, out/bench-api/report.html (70 minutes)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab bench api --out $(OUT)/bench-api $(BENCH)
 
 .PHONY: gates
-gates: ## judge all results below out/ by pkg/bench/gates.json, in the profile of their platform
+gates: ## judge all results below out/ by pkg/bench/gates.json, with the profile of their platform
 	@$(GO) run ./e2e/cmd/kvlab gates --in $(OUT)
 
 .PHONY: cluster-image
-cluster-image: deps build ## what the VM lab needs: Kubernetes, the machines' disk, the image (12 minutes cold; KERNEL=6.12 for another Linux)
+cluster-image: deps build ## build everything for the VM lab: Kubernetes, the machines' disk, the image (12 minutes cold; KERNEL=6.12 for another Linux)
 	@hack/vm/deps.sh
 	@hack/build-kubernetes.sh all
 	@hack/build-node.sh
@@ -151,11 +151,11 @@ cluster-up: cluster-image ## start a cluster of virtual machines and keep it (NO
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab up --nodes $(or $(NODES),2) $(if $(SERVICE_PROXY),--service-proxy $(SERVICE_PROXY)) $(if $(PROXY_MODE),--proxy-mode $(PROXY_MODE))
 
 .PHONY: cluster-ssh
-cluster-ssh: ## a shell on a node of that cluster (NODE=node-1)
+cluster-ssh: ## open a shell on a node of that cluster (NODE=node-1)
 	@$(OUT)/bin/kvlab ssh $(or $(NODE),node-1)
 
 .PHONY: cluster-down
-cluster-down: ## end that cluster and say what its leak oracle saw
+cluster-down: ## end that cluster and report the frames that its leak oracle saw
 	@$(OUT)/bin/kvlab down
 
 .PHONY: conformance
@@ -185,11 +185,11 @@ test-kernel: cluster-image ## programs and maps of guard and services, pods and 
 	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_KERNEL_RUN='$(RUN)' $(GO) test -count=1 -timeout 45m -v -run '^TestKernel$$' ./e2e/kernel
 
 .PHONY: test-machines
-test-machines: cluster-image ## what neither the lab of namespaces nor e2e has: a path that is narrower than its links, a cluster without kube-proxy (RUN=REGEXP)
+test-machines: cluster-image ## cases that neither the lab nor e2e has: a path with a smaller MTU than its links, a cluster without kube-proxy (RUN=REGEXP)
 	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 $(GO) test -count=1 -timeout 45m -v $(if $(RUN),-run '$(RUN)') ./e2e/vm
 
 .PHONY: power-cut
-power-cut: cluster-image ## record a volume's life on a virtual machine, look at its disk at hundreds of moments at which the power could go; the log is kept in out/power-cut
+power-cut: cluster-image ## record a volume's writes on a virtual machine, and check its disk after a power cut at hundreds of moments; the log is kept in out/power-cut
 	@rm -rf $(OUT)/power-cut && mkdir -p $(OUT)/power-cut
 	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_POWERCUT_LOG=$(CURDIR)/$(OUT)/power-cut/log $(GO) test -count=1 -timeout 30m -v -run '^TestRecordOfPowerCut$$' ./e2e/disk
 	@KUBEVEIL_POWERCUT_LOG=$(CURDIR)/$(OUT)/power-cut/log $(GO) test -count=1 -timeout 60m -v -run '^TestPowerCut$$' ./csi/kerneltest/powercut
@@ -200,12 +200,12 @@ e2e: cluster-image ## correctness on virtual machines, leak oracle on the wire, 
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab test network $(if $(CORE),--core) $(if $(RUN),--run '$(RUN)')
 
 .PHONY: e2e-storage
-e2e-storage: cluster-image image-csi ## claims of each class on a virtual machine, and what is done to them, out/e2e-storage/result.json (RUN=REGEXP)
+e2e-storage: cluster-image image-csi ## claims of each class on a virtual machine, with attacks and failures, out/e2e-storage/result.json (RUN=REGEXP)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/ ./e2e/cmd/kvlab ./e2e/disk/kmsplugin
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab test storage --out $(OUT)/e2e-storage $(if $(RUN),--run '$(RUN)')
 
 .PHONY: e2e-full
-e2e-full: cluster-image ## the same with what mostly waits
+e2e-full: cluster-image ## make e2e with the cases that mostly wait
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab test network --full --out $(OUT)/e2e-full
 

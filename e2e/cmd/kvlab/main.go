@@ -1,8 +1,7 @@
-// Kvlab is the one program of the test tree: it makes clusters, shows, tests, measures and judges.
-// The Makefile runs it; each verb has a help text with examples.
+// Kvlab is the program of the test tree. It creates clusters, runs demonstrations, tests and
+// benchmarks, and judges results. The Makefile runs it. The help of each verb has examples.
 //
-// Exit status 0: all is well, or help was given. 1: it failed. 2: the command line is wrong. Start
-// reading at root.
+// Exit status 0 means success, 1 a failure, and 2 a wrong command line. Start reading at root.
 package main
 
 import (
@@ -27,7 +26,7 @@ import (
 )
 
 func main() {
-	// Endpoints, clients and device processes of benchmarks are this program, too.
+	// Benchmarks start this program again as endpoint, client or device process.
 	for _, child := range []func() (int, bool){api.Child, engine.Child, service.Child} {
 		if status, is := child(); is {
 			os.Exit(status)
@@ -50,7 +49,7 @@ func main() {
 func root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "kvlab",
-		Short:         "Make clusters of namespaces or machines; show, test and measure there",
+		Short:         "Run clusters, demonstrations, tests and benchmarks of Kubeveil",
 		SilenceErrors: true, SilenceUsage: true,
 	}
 	root.AddCommand(cluster.Commands()...)
@@ -61,7 +60,7 @@ func root() *cobra.Command {
 
 	tests := group("test", "Run the cases of a suite on a cluster")
 	tests.AddCommand(testnetwork.Command(), teststorage.Command())
-	benches := group("bench", "Measure, both sides in one run")
+	benches := group("bench", "Measure Kubeveil and its alternatives in one run")
 	benches.AddCommand(bench.Commands()...)
 	root.AddCommand(tests, benches)
 	return root
@@ -71,6 +70,6 @@ func root() *cobra.Command {
 func group(use, short string) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return program.Refuse(cmd, errors.New("write one of its verbs"))
+			return program.Refuse(cmd, errors.New("a verb is missing"))
 		}}
 }

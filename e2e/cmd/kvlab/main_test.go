@@ -52,7 +52,7 @@ func TestVerbs(t *testing.T) {
 // A command line that is wrong is refused before anything is done.
 func TestWrongCommandLines(t *testing.T) {
 	for args, want := range map[string]string{
-		"nonsense": "unknown command", "bench": "write one of its verbs",
+		"nonsense": "unknown command", "bench": "a verb is missing",
 		"gates --nonsense": "unknown flag: --nonsense", "gates -in x": "-in: write --in",
 		"bench lab --only nonsense":     "see kvlab bench lab -h",
 		"bench policy --parts nonsense": "see kvlab bench policy -h",

@@ -14,15 +14,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-const clusterUsage = `Measure Kubeveil on two virtual machines: pod to pod and pod to service, TCP,
-UDP, latency and CPU, beside bare WireGuard and the network in clear, at MTU 8896 and 1500 and over
-a link of limited rate.
+const clusterUsage = `Measure Kubeveil, bare WireGuard and the clear network on two virtual
+machines: pod to pod and pod to service, TCP, UDP, latency and CPU, at MTU 8896 and 1500 and over a
+link of limited rate.
 
 Usage: kvlab bench cluster [flags]
 
 Examples:
-  kvlab bench cluster                           all of it, about an hour on two cores
-  kvlab bench cluster --rounds 1 --seconds 1    a look at everything, in about 13 minutes
+  kvlab bench cluster                           all parts, about an hour on two cores
+  kvlab bench cluster --rounds 1 --seconds 1    a quick look at all parts, about 13 minutes
   kvlab bench cluster --mtus 1500 --churn -1s   one MTU, no churn
 
 Flags:
@@ -45,15 +45,14 @@ func clusterCommand() *cobra.Command {
 	b.Flags.IntSliceVar(&a.options.MTUs, "mtus", []int{8896, 1500},
 		"`MTUs` of the underlay, the largest first")
 	b.Flags.IntVar(&a.seconds, "seconds", 2,
-		"how long a sample of TCP takes; a rate of UDP takes half of it, at least a second, and "+
-			"latency half of that or up to four times as long")
+		"duration of a TCP sample; a UDP rate takes half of it, at least a second, and a latency "+
+			"half of a UDP rate or up to four times that")
 	b.Flags.DurationVar(&a.options.Churn, "churn", time.Minute,
-		"for how long pods come and go; negative leaves it out")
+		"time in which pods are created and deleted; a negative time leaves that out")
 	b.Flags.BoolVar(&a.noReference, "no-reference", false,
-		"leave out the reference plugins and the time of the installation, which saves "+
-			"some minutes")
+		"leave out the reference plugins and the time of the installation; saves some minutes")
 
-	return b.Command("Measure two virtual machines against bare WireGuard and in clear",
+	return b.Command("Measure two virtual machines against bare WireGuard and the clear network",
 		func() (program.Run, error) {
 			err := a.complete()
 			return program.Within(a.options.Limit, b.Measure(

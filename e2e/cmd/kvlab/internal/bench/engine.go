@@ -12,23 +12,23 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-const engineUsage = `Measure the engines of veil-wg beside each other, beside the clear network and
-beside a pair of TLS proxies (haproxy): throughput of TCP and UDP, CPU of the processes, many flows,
-latency, a thousand idle peers. It also replaces device processes under load and counts what that
-loses and how long it takes. Needs root.
+const engineUsage = `Measure the engines of veil-wg, the clear network and a pair of TLS proxies
+(haproxy) in one run: throughput of TCP and UDP, CPU of the processes, many flows, latency, and a
+thousand idle peers. The suite also replaces device processes under load. It counts lost packets
+then, and measures the time. Needs root.
 
 Usage: kvlab bench engine [flags]
 
 Examples:
-  kvlab bench engine                                                   all of it, 26 minutes
-  kvlab bench engine --rounds 2 --sample 1s --mtus 1500 --upgrades 2   a look, in three minutes
+  kvlab bench engine                                                   all parts, 26 minutes
+  kvlab bench engine --rounds 2 --sample 1s --mtus 1500 --upgrades 2   a quick look, 3 minutes
   kvlab bench engine --parts upgrades --mtus 1500                      upgrades only
 
 Parts:
   sides     throughput, CPU and latency of all engines
   upgrades  handovers under load
   crowds    handovers of devices with 1,000 and 10,000 peers
-  garbage   the first packet to a peer beside random messages
+  garbage   the first packet to a peer while random messages arrive
   idle      a thousand idle peers, two minutes
 
 Flags:
@@ -38,9 +38,9 @@ func engineCommand() *cobra.Command {
 	o := engine.Options{Choice: suite.Choice{Rounds: 7, Limit: 55 * time.Minute,
 		Parts: engine.Parts()}}
 	b := program.NewBench("engine", engineUsage, &o.Choice)
-	b.Flags.IntVar(&o.Upgrades, "upgrades", 20, "how many upgrades are measured at each MTU")
+	b.Flags.IntVar(&o.Upgrades, "upgrades", 20, "number of upgrades at each MTU")
 	b.Flags.DurationVar(&o.Sample, "sample", 3*time.Second,
-		"how long a sample of TCP takes; others half")
+		"duration of a TCP sample; other samples take half of it")
 	b.Flags.IntSliceVar(&o.MTUs, "mtus", []int{1500, 9000}, "`MTUs` of the wire")
 
 	return b.Command("Measure the engines of veil-wg beside each other",

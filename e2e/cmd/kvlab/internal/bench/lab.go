@@ -12,14 +12,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-const labUsage = `Measure Kubeveil in namespaces of this machine, and report which of its limits are
-kept.
+const labUsage = `Measure Kubeveil in network namespaces of this machine, and judge its gates.
 
 Usage: kvlab bench lab [flags]
 
 Examples:
-  kvlab bench lab                      all of it, about a quarter of an hour on two cores
-  kvlab bench lab --quick --only add   a look at one part: bare, capped, add, scale or churn
+  kvlab bench lab                      all parts, about 15 minutes on two cores
+  kvlab bench lab --quick --only add   a quick look at one part: bare, capped, add, scale or churn
 
 Flags:
 `
@@ -31,7 +30,7 @@ func labCommand() *cobra.Command {
 		"fewer rounds and seconds, for development; the gates are the same")
 	b.Flags.StringSliceVar(&c.Parts, "only", c.Parts, "another name of --`parts`")
 
-	return b.Command("Measure in namespaces against bare wireguard-go and in clear",
+	return b.Command("Measure in namespaces against bare wireguard-go and the clear network",
 		func() (program.Run, error) {
 			if *quick && !b.Flags.Changed("rounds") {
 				c.Rounds = lab.QuickRounds

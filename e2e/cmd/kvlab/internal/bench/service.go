@@ -13,26 +13,26 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-const serviceUsage = `Measure how services are reached: by Kubeveil's table, by kube-proxy
-(nftables, iptables), by haproxy and directly, with up to 30,000 services loaded; and how fast the
-tables are written. Tables that kube-proxy does not write within two minutes are left out of part
-scale. Needs root, and kube-proxy of make kubernetes. An interrupt ends it, with the report of what
-was measured until then.
+const serviceUsage = `Measure connections to services through Kubeveil's table, kube-proxy
+(nftables, iptables) and haproxy, and without a service, with up to 30,000 services loaded. The
+suite also measures how fast the tables are written. Part scale leaves out tables that kube-proxy
+does not write within two minutes. After an interrupt, the report has the measurements until then.
+Needs root, and kube-proxy of make kubernetes.
 
 Usage: kvlab bench service [flags]
 
 Examples:
-  kvlab bench service                                      all of it; the first lines say how long
-                                                           that takes
-  kvlab bench service --rounds 1 --seconds 1 --parts pod   a look at what pods see, in less than a
-                                                           minute
-  kvlab bench service --parts scale --sizes 10,1000        how new connections grow with the number
-                                                           of services
+  kvlab bench service                                      all parts; the first lines have the
+                                                           estimated time
+  kvlab bench service --rounds 1 --seconds 1 --parts pod   a quick look at connections of pods, in
+                                                           less than a minute
+  kvlab bench service --parts scale --sizes 10,1000        new connections with 10 and 1,000
+                                                           services
   kvlab bench service --machine                            pod and outside on a virtual machine,
                                                            whose kernel has IPVS
 
-Parts: pod (to a ClusterIP), outside (to a balancer's address), scale, programming, cost (ns of each
-program).
+Parts: pod (to a ClusterIP), outside (to a LoadBalancer IP), scale, programming, cost (ns per run of
+each BPF program).
 
 Flags:
 `
@@ -41,17 +41,17 @@ func serviceCommand() *cobra.Command {
 	o := service.Options{Choice: suite.Choice{Rounds: 5, Limit: 90 * time.Minute,
 		Parts: service.Parts()}}
 	b := program.NewBench("service", serviceUsage, &o.Choice)
-	b.Flags.IntVar(&o.Turns, "turns", 1, "samples of each side in a round, whose mean counts")
-	seconds := b.Flags.Int("seconds", 2, "how long a sample takes")
-	b.Flags.IntVar(&o.Slower, "slower", 1, "divides the fixed rates of open loops, for a machine "+
-		"that cannot do as many; 5 with --machine, which may be emulated, unless it is given")
+	b.Flags.IntVar(&o.Turns, "turns", 1, "samples of each side per round; their mean counts")
+	seconds := b.Flags.Int("seconds", 2, "duration of a sample")
+	b.Flags.IntVar(&o.Slower, "slower", 1, "divisor of the fixed rates of open loops, for a slow "+
+		"machine (default with --machine, which may be emulated: 5)")
 	b.Flags.IntSliceVar(&o.Sizes, "sizes", service.Sizes,
-		"`numbers` of services that are loaded; the first is what others are compared with")
+		"`numbers` of loaded services; the first is the baseline of the others")
 	machine := b.Flags.Bool("machine", false,
-		"measures on a virtual machine (hack/vm/image.sh), with IPVS beside the others; --parts "+
-			"is "+strings.Join(onMachineParts, ",")+" then unless it is given")
+		"measure on a virtual machine (hack/vm/image.sh), where IPVS is another side; the "+
+			"default of --parts is "+strings.Join(onMachineParts, ",")+" then")
 
-	return b.Command("Measure services beside kube-proxy, haproxy and the direct way",
+	return b.Command("Measure services, kube-proxy, haproxy and the direct way",
 		func() (program.Run, error) {
 			if *machine && !b.Flags.Changed("parts") {
 				o.Parts = onMachineParts

@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	// onMachineFolder is where the machine has what is brought to it, and below it the results.
+	// onMachineFolder is the machine's folder for copied files. The results are below it.
 	onMachineFolder, onMachineResults = "/root/bench", "results"
-	// saving is how long a run that was interrupted has to write what it has measured.
+	// saving bounds the time in which an interrupted run writes its measurements.
 	saving = time.Minute
 )
 
-// onMachineParts are the parts that are measured there by default: the ones that compare with IPVS.
+// onMachineParts are the default parts on a machine: the parts that compare with IPVS.
 var onMachineParts = []string{"pod", "outside"}
 
-// onMachine does the same on a virtual machine that it makes and removes: its kernel has IPVS,
-// which is one side more. Results come to the same folder, with the machine's logs beside them.
+// onMachine measures on a virtual machine that it creates and removes. The machine's kernel has
+// IPVS, which adds a side. The results are in the same folder, with the machine's logs beside them.
 func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 	root, err := buildtree.Root()
 	if err != nil {

@@ -18,17 +18,17 @@ import (
 )
 
 const storageUsage = `Measure Kubeveil's volumes on a virtual machine: IOPS, bandwidth, latency, CPU
-and the time to stage, beside a plain device and stock cryptsetup on the same disk, with disks
-limited to what cloud disks are sold as.
+and the time to stage. The same disk has a plain device and stock cryptsetup for comparison. Disks
+have the limits of common cloud disks.
 
 Usage: kvlab bench storage [flags]
 
 Examples:
-  kvlab bench storage                                 all of it, about 25 minutes on two cores
-  kvlab bench storage --rounds 1 --seconds 1          a look at everything, in about 8 minutes: too
-                                                      little for its gates
-  kvlab bench storage --disks free --tuning latency   the disk without limits, volumes of the class
-                                                      for latency
+  kvlab bench storage                                 all parts, about 25 minutes on two cores
+  kvlab bench storage --rounds 1 --seconds 1          a quick look at all parts, about 8 minutes;
+                                                      too short for the gates
+  kvlab bench storage --disks free --tuning latency   the disk without limits, volumes tuned for
+                                                      latency
 
 Flags:
 `
@@ -44,13 +44,13 @@ func storageCommand() *cobra.Command {
 	a := storageArguments{Options: storage.Options{Choice: suite.Choice{Rounds: 5,
 		Limit: 90 * time.Minute, Parts: storage.Parts()}}}
 	b := program.NewBench("storage", storageUsage, &a.Choice)
-	b.Flags.IntVar(&a.seconds, "seconds", 3, "how long fio runs each time")
-	b.Flags.Int64Var(&a.size, "size", 1024, "`MiB` of a disk that each side has; a sparse file")
+	b.Flags.IntVar(&a.seconds, "seconds", 3, "duration of each run of fio")
+	b.Flags.Int64Var(&a.size, "size", 1024, "`MiB` of the disk for each side; the file is sparse")
 	b.Flags.StringVar((*string)(&a.Tuning), "tuning", string(dmcrypt.Throughput),
-		"`class` of our volumes and flags of cryptsetup: throughput or latency")
-	b.Flags.StringSliceVar(&a.Disks, "disks", storage.Names(), "which disks")
+		"tuning of volumes and cryptsetup, a `class`: throughput or latency")
+	b.Flags.StringSliceVar(&a.Disks, "disks", storage.Names(), "`disks` to measure")
 
-	return b.Command("Measure volumes beside a plain device and stock cryptsetup",
+	return b.Command("Measure volumes against a plain device and stock cryptsetup",
 		func() (program.Run, error) {
 			err := a.complete()
 			return b.Measure(func(ctx context.Context, folder string) (*report.Report, error) {
@@ -69,7 +69,7 @@ func (a *storageArguments) complete() error {
 	}
 	for _, name := range a.Disks {
 		if !slices.Contains(storage.Names(), name) {
-			return fmt.Errorf("--disks %s: %q is none of %s", strings.Join(a.Disks, ","), name,
+			return fmt.Errorf("--disks %s: %q is not one of %s", strings.Join(a.Disks, ","), name,
 				strings.Join(storage.Names(), ", "))
 		}
 	}

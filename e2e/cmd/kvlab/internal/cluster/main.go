@@ -6,14 +6,14 @@
 //	                                start it and return when its nodes are ready
 //	kvlab ssh node-1 [COMMAND]    a shell on a node
 //	kvlab kubectl ARGS            as the cluster's administrator
-//	kvlab down                    end it and report what its leak oracle saw; 1 when that was
-//	                              more than tunnels and what a cluster allows, or not all
+//	kvlab down                    end it and report the frames that its leak oracle saw; the exit
+//	                              status is 1 if a frame was not allowed or some were not seen
 //
-// Exit status 2: the command line is wrong; nothing was done then. ssh and kubectl return the exit
+// Exit status 2 means a wrong command line; nothing was done then. ssh and kubectl return the exit
 // status of the program.
 //
-// The cluster belongs to one process that stays in the background; its end, however that comes,
-// ends every machine. Everything is in out/vm/cluster, or in DIR of `kvlab VERB --dir DIR …`.
+// The cluster belongs to one process in the background. When that process ends for any reason,
+// every machine ends. Everything is in out/vm/cluster, or in DIR of `kvlab VERB --dir DIR …`.
 package cluster
 
 import (
@@ -46,11 +46,11 @@ type state struct {
 	Kubectl []string            `json:"kubectl"`
 }
 
-// end is how a cluster ended.
+// end describes how a cluster ended.
 type end struct {
 	Oracle leak.Result `json:"oracle"`
-	// Problem is empty when everything was removed and the oracle saw only allowed frames. Pods'
-	// plaintext is a problem, and so is traffic between hosts outside of the control plane.
+	// Problem is empty if everything was removed and the oracle saw only allowed frames. Plaintext
+	// of pods is a problem, and so is traffic between hosts outside of the control plane.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -160,7 +160,7 @@ func write(dir, name string, v any) error {
 	return os.Rename(path+".new", path)
 }
 
-// errNone is the answer where no cluster is ready.
+// errNone means that no cluster is ready.
 var errNone = errors.New("no cluster is ready: `make cluster-up` starts one")
 
 // read returns the state of the cluster that is ready: its process holds the lock. With errNone it
@@ -193,7 +193,7 @@ func down(dir string) error {
 	s, err := read(dir)
 	if errors.Is(err, errNone) {
 		if s.PID != 0 {
-			return verdict(dir) // It has ended already, or was ended.
+			return verdict(dir) // the cluster has ended already
 		}
 		fmt.Fprintln(os.Stderr, "no cluster is there")
 		return nil
@@ -229,8 +229,8 @@ func down(dir string) error {
 func verdict(dir string) error {
 	b, err := os.ReadFile(filepath.Join(dir, "end.json"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the cluster ended without a word of its leak oracle: the last of its "+
-			"log is in %s", filepath.Join(dir, "cluster.log"))
+		return fmt.Errorf("the cluster ended without a verdict of its leak oracle: its last log "+
+			"lines are in %s", filepath.Join(dir, "cluster.log"))
 	}
 	if err != nil {
 		return err

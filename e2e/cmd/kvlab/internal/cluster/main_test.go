@@ -67,7 +67,7 @@ func TestCommandLineIsRefused(t *testing.T) {
 		"too many machines": {"up --nodes 9", "--nodes 9: write 1 to 4 machines"},
 		"none":              {"up --nodes 0", "--nodes 0: write 1 to 4 machines"},
 		"a machine of no number": {"up --userspace 3",
-			"--userspace 3: there is no machine of that number, they are 1 to 2"},
+			"--userspace 3: the machines have the numbers 1 to 2"},
 		"no number": {"up --userspace 1,x", `"x" is not a number`},
 		"services by nobody": {"up --service-proxy bpf",
 			"--service-proxy bpf: write none or ebpf"},

@@ -20,21 +20,21 @@ Usage: kvlab up [flags]
 
 Examples:
   kvlab up                          two nodes with Kubeveil
-  kvlab up --nodes 3 --userspace 3  three, of which the last tunnels in userspace
+  kvlab up --nodes 3 --userspace 3  three nodes; the third has its tunnel in userspace
   kvlab up --no-veil                nodes that wait for a network
   kvlab up --service-proxy ebpf     no kube-proxy: Kubeveil translates services
   kvlab up --proxy-mode ipvs        kube-proxy in another mode
-  kvlab up --bare --nodes 1         a machine that answers ssh
-  kvlab up --dir /tmp/other         beside the one of out/vm/cluster, if there is memory for both
+  kvlab up --bare --nodes 1         one machine without Kubernetes, for ssh
+  kvlab up --dir /tmp/other         a second cluster, if there is memory for both
 
 Flags:
 `
 
-const downUsage = `End the cluster of kvlab up and report what its leak oracle saw.
+const downUsage = `End the cluster of kvlab up and report the frames that its leak oracle saw.
 
-The status is 1 if the oracle saw more than tunnels and a cluster's own traffic, or could not see
-all frames. Pods in clear count, and so does the plain traffic between hosts of veilctl connectivity
-and veilctl bench.
+The exit status is 1 if the oracle saw frames other than tunnels and the control plane's traffic, or
+could not read all frames. Clear traffic of pods counts, and so does the clear traffic between hosts
+that veilctl connectivity and veilctl bench send.
 
 Usage: kvlab down [flags]
 
@@ -58,7 +58,7 @@ Examples:
 Flags:
 `
 
-// numbers is the value of a flag: numbers with commas between.
+// numbers is the value of a flag: a list of numbers, separated by commas.
 type numbers struct{ list *[]int }
 
 // String implements pflag.Value.
@@ -90,8 +90,8 @@ func upFlags(flags *pflag.FlagSet, o *vm.ClusterConfig) {
 	flags.IntVar(&o.Nodes, "nodes", 2,
 		fmt.Sprintf("`number` of machines, 1 to %d; each takes 2 GiB of memory",
 			program.MaxMachines))
-	flags.Var(numbers{&o.Userspace}, "userspace", "comma-separated `numbers` of machines that "+
-		"cannot load the kernel's WireGuard")
+	flags.Var(numbers{&o.Userspace}, "userspace", "comma-separated `numbers` of machines without "+
+		"the kernel's WireGuard")
 	flags.BoolVar(&o.Bare, "bare", false, "without Kubernetes")
 	flags.BoolVar(&o.NoVeil, "no-veil", false, "without Kubeveil")
 	flags.StringVar(&o.ServiceProxy, "service-proxy", config.ServiceProxyNone,
@@ -99,7 +99,7 @@ func upFlags(flags *pflag.FlagSet, o *vm.ClusterConfig) {
 	flags.StringVar(&o.ProxyMode, "proxy-mode", "", program.ProxyModeUsage)
 }
 
-// checkUp returns what is wrong with the flags of up, before anything is made.
+// checkUp returns an error if the flags of up are wrong. It runs before anything is made.
 func checkUp(o vm.ClusterConfig) error {
 	if err := program.CheckMachines(o.Nodes); err != nil {
 		return fmt.Errorf("--nodes %d: %w", o.Nodes, err)
@@ -117,8 +117,7 @@ func checkUp(o vm.ClusterConfig) error {
 
 	for _, n := range o.Userspace {
 		if n < 1 || n > o.Nodes {
-			return fmt.Errorf("--userspace %d: there is no machine of that number, they are 1 "+
-				"to %d", n, o.Nodes)
+			return fmt.Errorf("--userspace %d: the machines have the numbers 1 to %d", n, o.Nodes)
 		}
 	}
 	return nil

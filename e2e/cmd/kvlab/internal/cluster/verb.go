@@ -18,9 +18,9 @@ import (
 // dirFlag names the flag for the folder of the cluster, which every verb has.
 const dirFlag = "dir"
 
-// Commands returns the verbs, and the one that up runs in the background.
+// Commands returns the verbs, and the hidden verb that up runs in the background.
 func Commands() []*cobra.Command {
-	background := upCommand("serve", "Be the process that owns the cluster",
+	background := upCommand("serve", "Own the cluster until this process ends",
 		func(dir string, o vm.ClusterConfig, _ []string) error { return serve(dir, o) })
 	background.Hidden = true
 	return []*cobra.Command{
@@ -30,14 +30,14 @@ func Commands() []*cobra.Command {
 	}
 }
 
-// flagsOf returns the flags of a verb with the flag for the folder of the cluster.
+// flagsOf returns a verb's flags, with the flag for the cluster's folder and its value.
 func flagsOf(verb string) (*pflag.FlagSet, *string) {
 	flags := commandline.New("kvlab " + verb)
 	return flags, flags.String(dirFlag, "", "`folder` of the cluster (default: out/vm/cluster)")
 }
 
-// upCommand returns a verb with the flags of up. given are those that were given, except the
-// folder.
+// upCommand returns a verb with the flags of up. given holds the flags of the command line, except
+// the folder.
 func upCommand(verb, short string,
 	run func(dir string, o vm.ClusterConfig, given []string) error) *cobra.Command {
 	flags, dir := flagsOf(verb)
@@ -59,7 +59,8 @@ func upCommand(verb, short string,
 
 func downCommand() *cobra.Command {
 	flags, dir := flagsOf("down")
-	return program.Verb("End the cluster of up and report what its leak oracle saw", flags, downUsage,
+	return program.Verb("End the cluster of up and report the frames of its leak oracle", flags,
+		downUsage,
 		func(cmd *cobra.Command, args []string) error {
 			if err := nothing(args); err != nil {
 				return program.Refuse(cmd, err)
@@ -109,8 +110,8 @@ func nothing(args []string) error {
 	return nil
 }
 
-// in calls run with the folder of the cluster. Empty means the usual one. It reports the error of
-// run and returns the exit status: for ssh and kubectl, the status of that program.
+// in calls run with the folder of the cluster. An empty dir means the default folder. in reports
+// the error of run and returns the exit status: for ssh and kubectl, the status of that program.
 func in(cmd *cobra.Command, dir string, run func(dir string) error) error {
 	err := func() error {
 		if dir == "" {

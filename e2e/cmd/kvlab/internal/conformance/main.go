@@ -1,5 +1,5 @@
-// Package conformance runs Kubernetes' own end-to-end tests of networking, and accounts for each of
-// them. With --volumes it runs the tests of storage drivers, against Kubeveil's driver. With
+// Package conformance runs Kubernetes' own end-to-end tests of networking, and reports the result
+// of each. With --volumes it runs the tests of storage drivers, against Kubeveil's driver. With
 // --cluster-policies it runs the tests of ClusterNetworkPolicy.
 //
 // Usage:
@@ -11,25 +11,25 @@
 //	kvlab conformance --proxy-mode ipvs […]
 //		the same with kube-proxy in another mode
 //	kvlab conformance --service-proxy ebpf --host-routing ebpf […]
-//		the same past netfilter of the node
+//		the same, and packets bypass netfilter on the node
 //	kvlab conformance --policy kubernetes […]
-//		the same with network policies enforced, and the specs that want that
+//		with network policies enforced, and the specs that need them
 //	kvlab conformance --volumes […]
-//		the same of volumes, on one machine
+//		the tests of volumes, on one machine
 //	kvlab conformance --cluster-policies […]
-//		the same of ClusterNetworkPolicy, on machines with its definition and policies enforced
+//		the tests of ClusterNetworkPolicy, on machines with its CRD and policies enforced
 //	kvlab conformance --kubeconfig FILE [--registry NAME] [--platform NAME] […]
 //		on a cluster where Kubeveil is installed
 //
 // It writes result.json (schema of pkg/bench; each failure and each skip with its reason),
-// junit.xml and report.md below --out, with the logs of the tests beside them. Exit status 0: some
-// spec passed, none failed for a reason that is not listed and, on machines of its own, nothing of
-// the cluster was seen in clear, which are the gates in result.json. 1: that is not so. 2: the
-// command line is wrong.
+// junit.xml and report.md below --out, with the logs of the tests beside them. Exit status 0 means
+// that a spec passed, that none failed for an unlisted reason and that, on virtual machines, no
+// frame of the cluster was in clear. These are the gates in result.json. Exit status 1 means that a
+// gate was missed, and 2 a wrong command line.
 //
-// The machines are given the images of hack/build-conformance.sh. A cluster of --kubeconfig pulls
-// the upstream's, or those that --registry has: the images of out/images/conformance.tar pushed
-// there, or kubeveil.test/e2e where its nodes have them already.
+// The machines get the images of hack/build-conformance.sh. A cluster of --kubeconfig pulls the
+// upstream's images, or images of --registry. That is a registry to which the images of
+// out/images/conformance.tar were pushed, or kubeveil.test/e2e if the nodes have them already.
 package conformance
 
 import (
@@ -54,7 +54,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// policyFolder has the tests of ClusterNetworkPolicy, their names, and its definition.
+// policyFolder has the tests of ClusterNetworkPolicy, their names, and its CRD.
 const policyFolder = "out/network-policy-api"
 
 // arguments are the values of the command line.
@@ -69,13 +69,13 @@ type arguments struct {
 }
 
 const usage = `Run Kubernetes' own end-to-end tests of networking, on virtual machines made for the
-run or on a cluster where Kubeveil is installed, and account for each of them.
+run or on a cluster where Kubeveil is installed, and report the result of each.
 
 Usage: kvlab conformance [flags]
 
 Examples:
-  kvlab conformance                                  all of them
-  kvlab conformance --focus 'nodePort: udp'          some, and no report on the others
+  kvlab conformance                                  all tests
+  kvlab conformance --focus 'nodePort: udp'          some tests; the report omits the others
   kvlab conformance --kubeconfig admin.conf          on that cluster
   kvlab conformance --service-proxy ebpf --focus '\[sig-network\] Services'
       tests of services, on machines without kube-proxy
@@ -112,54 +112,53 @@ func (a *arguments) flags() *pflag.FlagSet {
 	flags.StringVar(&a.out, "out", "out/conformance",
 		"`folder` of result.json, junit.xml and report.md; emptied first")
 	flags.StringVar(&a.registry, "registry", "",
-		"what the `names` of the tests' images begin with, for --kubeconfig (default: the "+
-			"upstream's own)")
+		"`prefix` of the names of the tests' images, for --kubeconfig (default: the upstream's "+
+			"registries)")
 	flags.StringVar(&a.platform, "platform", bench.VM,
-		"what the nodes of --kubeconfig are: vm, emulated, sev-snp, tdx, metal")
+		"platform of the nodes of --kubeconfig: vm, emulated, sev-snp, tdx, metal")
 
 	flags.StringVar(&a.serviceProxy, "service-proxy", config.ServiceProxyNone,
-		program.ServiceProxyUsage+"; with --kubeconfig, who does there")
+		program.ServiceProxyUsage+"; with --kubeconfig, the present setting there")
 	flags.StringVar(&a.proxyMode, "proxy-mode", "",
-		program.ProxyModeUsage+"; with --kubeconfig, which it has there")
+		program.ProxyModeUsage+"; with --kubeconfig, the present mode there")
 	flags.StringVar(&a.hostRouting, "host-routing", config.HostRoutingKernel,
 		program.HostRoutingUsage)
 	flags.StringVar(&a.policy, "policy", config.PolicyNone,
-		program.PolicyUsage+"; with --kubeconfig, which it enforces there")
+		program.PolicyUsage+"; with --kubeconfig, the present setting there")
 	flags.BoolVar(&a.volumes, "volumes", false,
-		"the tests of volumes in place of those of networking, on one machine")
+		"run the tests of volumes instead of networking, on one machine")
 	flags.BoolVar(&a.clusterPolicies, "cluster-policies", false,
-		"the tests of ClusterNetworkPolicy in place of those of networking, with --policy "+
-			"kubernetes; --kubeconfig has its definition, of the experimental channel")
+		"run the tests of ClusterNetworkPolicy instead of networking, with --policy kubernetes; "+
+			"a cluster of --kubeconfig needs the CRD of the experimental channel")
 	flags.StringVar(&a.testdriver, "testdriver", "",
-		"`file` with what the driver supports and its classes, for --volumes (default: "+
+		"`file` with the driver's features and classes, for --volumes (default: "+
 			"e2e/conformance/testdriver.yaml of the repository)")
 	flags.IntVar(&a.nodes, "nodes", 2, "number of virtual machines")
 	flags.IntVar(&a.parallel, "parallel", 3,
-		"how many specs run at a time; those marked as serial and those of "+
-			"ClusterNetworkPolicy always run alone")
+		"number of specs that run at a time; serial specs, and the tests of "+
+			"ClusterNetworkPolicy, always run alone")
 
 	flags.DurationVar(&a.limit, "limit", 0,
-		"begin specs within this `time`, those marked [Conformance] first, and report the rest "+
-			"as skipped (default: no limit)")
+		"`time` after which no spec begins; the rest is reported as skipped, and specs marked "+
+			"[Conformance] come first (default: no limit)")
 	expression := func(name, usage string, to **regexp.Regexp) {
 		flags.Func(name, usage, func(s string) (err error) {
 			*to, err = regexp.Compile(s)
 			return err
 		})
 	}
-	expression("focus", "run the specs whose names this `regular expression` finds, and report on "+
-		"no others", &a.focus)
-
-	expression("skip", "leave out the specs whose names this `regular expression` finds, and do "+
-		"not report on them", &a.skip)
+	expression("focus", "run and report only specs whose names match this `regular expression`",
+		&a.focus)
+	expression("skip", "leave out specs whose names match this `regular expression`, also in the "+
+		"report", &a.skip)
 	return flags
 }
 
-// check returns what is wrong with the command line, before anything is made.
+// check returns an error if the command line is wrong. It runs before anything is made.
 func (a *arguments) check() error {
 	if a.kubeconfig == "" && a.registry != "" {
-		return errors.New("--registry is for a cluster of --kubeconfig: the machines are given " +
-			"their images")
+		return errors.New("--registry is for a cluster of --kubeconfig: virtual machines get " +
+			"their images from out/images")
 	}
 	if a.clusterPolicies && a.volumes {
 		return errors.New("--cluster-policies and --volumes are two suites: write one of them")
@@ -239,7 +238,7 @@ func run(ctx context.Context, a arguments) error {
 		return fmt.Errorf("%s is missing: run `%s` first", o.Program, a.build())
 	}
 
-	// Before anything is emptied or made: a mistyped name costs seconds.
+	// This check comes before anything is emptied or made, so that a mistyped name costs seconds.
 	if _, err := o.Wanted(ctx); err != nil {
 		return err
 	}

@@ -1,6 +1,5 @@
 // Package demo runs e2e/demo in namespaces of this machine. It writes report.html, report.md and
-// result.json into --out, and ends with status 1 when something was shown that must not be. Start
-// reading at Command.
+// result.json into --out. The exit status is 1 if a promise did not hold. Start reading at Command.
 package demo
 
 import (
@@ -20,14 +19,14 @@ import (
 const limit = 10 * time.Minute
 
 const usage = `Show the same pods and the same traffic on three nodes in namespaces, in clear and
-behind Kubeveil, in about a minute.
+behind Kubeveil. It takes about a minute.
 
 Usage: kvlab demo [flags]
 
-Example:
-  kvlab demo --out /tmp/demo   report.html, report.md and result.json go there
-  kvlab demo --api             with an API server, services, a NetworkPolicy and forged objects,
-                               once make kubernetes has built it
+Examples:
+  kvlab demo --out /tmp/demo   write report.html, report.md and result.json there
+  kvlab demo --api             with an API server (of make kubernetes), services, a NetworkPolicy
+                               and forged objects
 
 Flags:
 `

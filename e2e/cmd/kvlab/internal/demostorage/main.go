@@ -1,6 +1,5 @@
 // Package demostorage runs e2e/demo/storage. It writes report.html, report.md and result.json into
-// --out, and ends with status 1 when something was shown that must not be. Start reading at
-// Command.
+// --out. The exit status is 1 if a promise did not hold. Start reading at Command.
 package demostorage
 
 import (
@@ -19,14 +18,13 @@ import (
 // limit bounds a run that hangs.
 const limit = 20 * time.Minute
 
-const usage = `Show a virtual machine's encrypted volumes as the owner of its disks sees them, and
-what he can do to them, in about a minute.
+const usage = `Show what the owner of the disks sees of a virtual machine's encrypted volumes, and
+which attacks are refused. It takes about a minute.
 
 Usage: kvlab demo storage [flags]
 
 Example:
-  kvlab demo storage --out /tmp/demo   report.html, report.md, result.json and the machine's logs go
-                                       there
+  kvlab demo storage --out /tmp/demo   write the reports and the machine's logs there
 
 Flags:
 `
@@ -36,7 +34,7 @@ func Command() *cobra.Command {
 	flags := commandline.New("kvlab demo storage")
 	out := flags.String("out", "out/demo-storage",
 		"`folder` for report.html, report.md, result.json and the machine's logs; emptied first")
-	return program.Command("Show what the owner of a disk reads, and what he is refused",
+	return program.Command("Show what a disk's owner can read, and which attacks are refused",
 		flags, usage, func() (program.Run, error) {
 			say := program.Progress(os.Stdout)
 			return program.Within(limit, func(ctx context.Context) error {

@@ -1,15 +1,14 @@
-// Package gates judges results, which are each FOLDER/result.json below out/. It uses the limits of
-// pkg/bench/gates.json if they name its suite (the folder's name), and otherwise the gates in the
-// result. The profile follows from the platform in the result; nothing on the command line can
-// loosen it.
+// Package gates judges each result FOLDER/result.json below out/. It uses the limits of
+// pkg/bench/gates.json if that file has the suite (the folder's name), and otherwise the gates in
+// the result. The platform in the result selects the profile; no flag can loosen it.
 //
 //	gates [--in out]
 //
 // A failed test misses a gate. A suite that lists its known failures is judged by its own gates
 // instead (bench.Unexplained).
 //
-// Exit status 0: all was kept. 1: a gate was missed, a result is malformed, or there is none. 2:
-// the command line is wrong.
+// Exit status 0 means that all gates were kept. 1 means that a gate was missed, that a result is
+// malformed, or that there is no result. 2 means a wrong command line.
 package gates
 
 import (
@@ -28,15 +27,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-const usage = `Judge results: each FOLDER/result.json below out/ by the limits of
-pkg/bench/gates.json, in the profile of the platform that the result names, else by the gates that
-the suite has written into it.
+const usage = `Judge each result FOLDER/result.json below out/.
+
+The limits come from pkg/bench/gates.json, in the profile for the result's platform. A suite that
+is not in that file is judged by the gates in its result.
 
 Usage: kvlab gates [flags]
 
 Examples:
-  kvlab gates                            all that suites have left below out/
-  kvlab gates --in /tmp/from-the-cloud   those of another machine, a folder each:
+  kvlab gates                            judge all results below out/
+  kvlab gates --in /tmp/from-the-cloud   judge results of another machine, one folder per suite:
                                          /tmp/from-the-cloud/bench-cluster/result.json
 
 Flags:
@@ -45,7 +45,7 @@ Flags:
 // Command returns the verb.
 func Command() *cobra.Command {
 	flags := commandline.New("kvlab gates")
-	in := flags.String("in", "out", "`folder` whose folders have the results")
+	in := flags.String("in", "out", "`folder` with a folder per suite")
 	return program.Command("Judge the results below a folder",
 		flags, usage, func() (program.Run, error) {
 			return func(context.Context) error { return run(*in, os.Stdout) }, nil
@@ -69,8 +69,7 @@ func run(in string, w io.Writer) error {
 	return errors.Join(append(errs, t.Flush())...)
 }
 
-// judge shows the gates of one result and returns an error for those that were missed and tests
-// that failed.
+// judge prints the gates of one result. It returns an error if gates were missed or tests failed.
 func judge(path string, w io.Writer) error {
 	r, err := bench.Read(path)
 	if err != nil {

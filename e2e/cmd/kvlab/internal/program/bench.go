@@ -30,8 +30,8 @@ func NewBench(name, usage string, choice *suite.Choice) *Bench {
 	b := &Bench{Flags: commandline.New("kvlab bench " + name), usage: usage, choice: choice}
 	b.Flags.StringVar(&b.Out, "out", "out/bench-"+name,
 		"`folder` for result.json, report.html, report.md and logs; emptied first")
-	b.Flags.DurationVar(&choice.Limit, "limit", choice.Limit, "ends a run that hangs")
-	b.Flags.IntVar(&choice.Rounds, "rounds", choice.Rounds, "how often each side is measured")
+	b.Flags.DurationVar(&choice.Limit, "limit", choice.Limit, "time after which the run is ended")
+	b.Flags.IntVar(&choice.Rounds, "rounds", choice.Rounds, "number of samples of each side")
 	b.Flags.Uint64Var(&choice.Seed, "seed", bench.NewSeed(), "`seed` of the order of measurements")
 	b.Flags.StringSliceVar(&choice.Parts, "parts", choice.Parts, "`parts` to measure")
 	return b

@@ -1,9 +1,9 @@
-// Package program holds what the verbs of kvlab share: a command line that is refused with one
-// clear line, an end by signal or by the clock, a folder that holds the results of this run and
-// nothing else, and a bound for virtual machines.
+// Package program has the parts that the verbs of kvlab share. It refuses a wrong command line with
+// one line. It ends a run at a signal or after a limit. It provides a folder that holds only the
+// results of this run, and a bound for the number of virtual machines.
 //
-// It promises that a folder is emptied only if it is empty already or was made
-// by Folder before: a mistyped --out costs no file.
+// It promises that Folder empties a folder only if Folder made it: a mistyped --out deletes no
+// file.
 //
 // Start reading at Command.
 package program

@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 )
 
-// marker is in each folder that Folder has made.
+// marker is the name of a file in each folder that Folder has made.
 const marker = ".kubeveil-results"
 
 // ErrNotOurs is the error for a folder with content that Folder did not make.
-var ErrNotOurs = errors.New("there is something in it that no earlier run has put there")
+var ErrNotOurs = errors.New("it has files, and no earlier run made it")
 
 // Folder returns the absolute path of an empty folder, so that results of an earlier run cannot be
 // taken for results of this one. It makes a missing folder, and empties one that it has made
@@ -51,7 +51,7 @@ func Folder(path string) (string, error) {
 	return path, nil
 }
 
-// ours reports whether the folder may be emptied.
+// ours returns an error if the folder must not be emptied.
 func ours(path string, entries []fs.DirEntry) error {
 	if len(entries) == 0 {
 		return nil
@@ -61,6 +61,6 @@ func ours(path string, entries []fs.DirEntry) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("folder %s for results: %w (%s, for instance): name another, or delete "+
-		"it yourself", path, ErrNotOurs, entries[0].Name())
+	return fmt.Errorf("folder %s for results: %w (for instance %s): name another folder, or "+
+		"delete this one", path, ErrNotOurs, entries[0].Name())
 }

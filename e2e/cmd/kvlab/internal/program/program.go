@@ -31,8 +31,8 @@ type Status int
 func (s Status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 // Command returns a verb. Its name is the last word of the name of flags. read checks the command
-// line and returns the program to run. The verb fails with a Status. 1: the program failed. 2: the
-// command line is wrong. An interrupt ends the context of the program; a second one the process.
+// line and returns the program to run. The verb fails with a Status: 1 if the program failed, 2 if
+// the command line is wrong. An interrupt ends the program's context, a second one the process.
 func Command(short string, flags *pflag.FlagSet, usage string,
 	read func() (Run, error)) *cobra.Command {
 	return Verb(short, flags, usage, func(cmd *cobra.Command, args []string) error {
@@ -47,8 +47,8 @@ func Command(short string, flags *pflag.FlagSet, usage string,
 	})
 }
 
-// Verb returns a verb with arguments, which run gets and checks. The verb has these flags,
-// so that a shell completes them. Its help is usage, and the flags below it.
+// Verb returns a verb with arguments, which run gets and checks. The verb has the given flags, so
+// that a shell completes them. Its help is usage with the flags below it.
 func Verb(short string, flags *pflag.FlagSet, usage string,
 	run func(cmd *cobra.Command, args []string) error) *cobra.Command {
 	words := strings.Fields(flags.Name())
@@ -75,7 +75,7 @@ func Execute(root *cobra.Command, args []string) error {
 	return root.Execute()
 }
 
-// Refuse reports what is wrong with the command line of cmd and returns the Status for it.
+// Refuse prints err, the mistake in the command line of cmd, and returns the Status for it.
 func Refuse(cmd *cobra.Command, err error) error {
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s: %v: see %[1]s -h\n", cmd.CommandPath(), err)
 	return Status(2)

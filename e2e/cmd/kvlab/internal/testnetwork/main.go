@@ -51,7 +51,7 @@ type arguments struct {
 	core, full, list                 bool
 }
 
-const usage = `Run the end-to-end suite of correctness, on virtual machines made for the run or on a
+const usage = `Run the end-to-end tests of the network, on virtual machines made for the run or on a
 cluster where Kubeveil is installed.
 
 Usage: kvlab test network [flags]
@@ -60,8 +60,8 @@ Examples:
   kvlab test network --core                     run the core, without the cases that wait long or
                                                 restart daemons: 20 minutes on two cores
   kvlab test network --full                     run all cases, more than half an hour
-  kvlab test network --run 'reboot|uninstall'   run the cases with such names
-  kvlab test network --kubeconfig admin.conf    run on that cluster, which will be disturbed
+  kvlab test network --run 'reboot|uninstall'   run the cases whose names match
+  kvlab test network --kubeconfig admin.conf    run on that cluster, and disturb it
   kvlab test network --list                     list the cases
 
 Flags:
@@ -82,18 +82,18 @@ func Command() *cobra.Command {
 func (a *arguments) flags() *pflag.FlagSet {
 	flags := commandline.New("kvlab test network")
 	flags.StringVar(&a.kubeconfig, "kubeconfig", "",
-		"`file` for a cluster where Kubeveil is installed; it will be disturbed (default: virtual "+
+		"`file` for a cluster where Kubeveil is installed; the run disturbs it (default: virtual "+
 			"machines are made for the run)")
 	flags.StringVar(&a.out, "out", "out/e2e",
 		"`folder` of result.json and artefacts; emptied first")
 	flags.StringVar(&a.image, "image", "", "`name` of the image of the tools in pods (default "+
 		remote.ToolsImage+")")
 	flags.StringVar(&a.platform, "platform", bench.VM,
-		"what the nodes of --kubeconfig are: vm, emulated, sev-snp, tdx, metal")
+		"platform of the nodes of --kubeconfig: vm, emulated, sev-snp, tdx, metal")
 	flags.BoolVar(&a.core, "core", false, "leave out the cases that wait long or restart daemons")
 	flags.BoolVar(&a.full, "full", false, "run the cases that take long, too")
 	flags.BoolVar(&a.list, "list", false, "list the cases and end")
-	flags.Func("run", "run the cases whose names this `regular expression` finds",
+	flags.Func("run", "run the cases whose names match this `regular expression`",
 		func(s string) (err error) {
 			a.match, err = regexp.Compile(s)
 			return err

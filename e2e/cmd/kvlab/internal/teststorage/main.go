@@ -1,6 +1,6 @@
-// Package teststorage runs the cases of the CSI driver (e2e/cluster/storage) on a cluster of
-// virtual machines that it makes and removes, with Kubeveil's network, and writes result.json into
-// --out. Exit status 1: a case failed, or the run could not be made. Start reading at run.
+// Package teststorage runs the cases of the CSI driver (e2e/cluster/storage), with Kubeveil's
+// network, on a virtual machine that it creates and removes. It writes result.json into --out. Exit
+// status 1 means that a case failed or that the run ended early. Start reading at run.
 package teststorage
 
 import (
@@ -38,8 +38,8 @@ const usage = `Run the cases of the CSI driver on a virtual machine made for the
 Usage: kvlab test storage [flags]
 
 Examples:
-  kvlab test storage --out /tmp/volumes   result.json and the machine's logs go there
-  kvlab test storage --run 'taken-over'   one case, after those that install the driver
+  kvlab test storage --out /tmp/volumes   write result.json and the machine's logs there
+  kvlab test storage --run 'taken-over'   run one case, after the cases that install the driver
 
 Flags:
 `
@@ -49,9 +49,9 @@ func Command() *cobra.Command {
 	flags := commandline.New("kvlab test storage")
 	out := flags.String("out", "out/e2e-storage",
 		"`folder` for result.json and the machine's logs; emptied first")
-	only := flags.String("run", "", "`regexp` that the names of cases have to match; those that "+
-		"install the driver are always run")
-	limit := flags.Duration("limit", 60*time.Minute, "ends a run that hangs")
+	only := flags.String("run", "", "run the cases whose names match this `regular expression`; "+
+		"the cases that install the driver always run")
+	limit := flags.Duration("limit", 60*time.Minute, "time after which the run is ended")
 	return program.Command("Run the cases of volumes on a cluster",
 		flags, usage, func() (program.Run, error) {
 			pattern, err := regexp.Compile(*only)
@@ -83,7 +83,7 @@ func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
 	}
 	defer closeLog()
 
-	// The client library logs connections that end, which people do not need.
+	// The client library logs connections that end. That belongs in the log file.
 	klog.SetSlogLogger(log)
 	disk := disk.Disk{Serial: "volumes", Path: filepath.Join(out, "volumes.img"), Size: diskSize}
 	if err := disk.Make(); err != nil {
@@ -107,7 +107,7 @@ func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
 	return cases(ctx, s, root, filepath.Join(out, "result.json"))
 }
 
-// cases runs them on the cluster and writes what came of them to path.
+// cases runs the cases on the cluster and writes the result to path.
 func cases(ctx context.Context, s *storage.Session, root, path string) error {
 	c := s.Cluster
 	r, err := bench.New(c.Platform(), root)
