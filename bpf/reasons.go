@@ -40,7 +40,7 @@ var Reasons = []Reason{
 		"Ethernet headers."},
 	{8, "ipv4_truncated", "The packet ends inside its IPv4 header."},
 	{9, "ipv6_truncated", "The packet ends inside its IPv6 header."},
-	{10, "ip_version", "The IP header has another version than the frame says."},
+	{10, "ip_version", "The version in the IP header differs from the frame's EtherType."},
 	{11, "pod_spoofed_source", "A pod sent from an address that is not its own."},
 	{13, "quoted_in_error",
 		"An ICMP error whose inner packet is from inside a tunnel was about to leave " +
@@ -55,8 +55,8 @@ var Reasons = []Reason{
 		"A pod's packet to a LoadBalancer IP or external IP of a service was about to " +
 			"leave untranslated."},
 	{17, "pod_midstream",
-		"A pod's TCP packet out of the cluster was of a connection whose beginning " +
-			"conntrack has not seen."},
+		"A pod's TCP packet out of the cluster belonged to a connection whose beginning " +
+			"conntrack did not see."},
 	{18, "pod_mark_lost",
 		"A pod's packet to a node or a cluster or service address was about to leave " +
 			"outside a tunnel; another program had removed its mark."},
@@ -92,8 +92,8 @@ var Reasons = []Reason{
 	{32, "to_loopback", "A packet from a pod, or out of a tunnel, was for a loopback address of " +
 		"the node."},
 	{33, "pod_link_local", "A pod's router solicitation, neighbour discovery or multicast report " +
-		"had a link-local or unspecified source, as every pod with IPv6 sends at its start. It " +
-		"is no sign of an attack."},
+		"had a link-local or unspecified source. Every pod with IPv6 sends such packets at its " +
+		"start; they are not a sign of an attack."},
 	{34, "pod_no_route", "A pod opened a TCP connection to an address that it has no route to: no pod " +
 		"or node has the address, or `outside` leaves it out. The pod got a reset."},
 }
@@ -101,12 +101,12 @@ var Reasons = []Reason{
 // PolicyReasons are the reasons to drop a packet in nftables on nodes that enforce NetworkPolicy.
 // They have no number, because no BPF program counts them.
 var PolicyReasons = []Reason{
-	{0, "policy_pending", "A pod of the packet is not known yet, and mute until it is."},
+	{0, "policy_pending", "veild does not know a pod of the packet yet, so the pod is mute."},
 	{0, "policy_ingress", "No policy of the destination allows the packet."},
 	{0, "policy_egress", "No policy of the source allows the packet."},
-	{0, "policy_midstream", "A TCP segment that opens no connection belongs to none that " +
-		"conntrack knows, and a pod of the packet is isolated. Or a first packet of UDP or SCTP " +
-		"is an answer to a flow that was revoked less than 30 s before."},
+	{0, "policy_midstream", "A TCP segment is not a SYN and belongs to no connection that " +
+		"conntrack knows, and a pod of the packet is isolated. Or a packet of UDP or SCTP " +
+		"answers a flow that was revoked less than 30 s before."},
 	{0, "policy_admin", "A ClusterNetworkPolicy of the Admin tier denies the packet."},
 	{0, "policy_baseline", "A ClusterNetworkPolicy of the Baseline tier denies the packet."},
 	{0, "policy_unknown_peer", "The peer may have the address of a pod, but the node knows no pod " +
@@ -128,34 +128,35 @@ var ConnectionReasons = []Reason{
 var EngineReasons = []Reason{
 	{0, "short_datagram", "A datagram is too short for a message of WireGuard."},
 	{0, "unknown_type", "A datagram has no message type of WireGuard."},
-	{0, "wrong_size", "A handshake message has not the size of its type."},
+	{0, "wrong_size", "A handshake message does not have the size of its type."},
 	{0, "unknown_index",
-		"A message names a session or handshake that is not there: it ended, or veil-wg began " +
-			"anew."},
+		"A message names a session or handshake that does not exist: it ended, or veil-wg was " +
+			"restarted."},
 	{0, "expired_session", "A packet came under a session older than 180 s."},
 	{0, "replayed", "A packet came a second time, or too late for the window of 8,128."},
 	{0, "forged", "A packet is not authentic."},
-	{0, "handshake_queue_full", "1,024 handshake messages waited."},
+	{0, "handshake_queue_full", "The queue of 1,024 handshake messages was full."},
 	{0, "bad_mac1", "A handshake message was not made for this node's public key."},
 	{0, "cookie_demanded",
-		"Under load, a handshake message without a valid cookie got one for an answer."},
+		"Under load, a handshake message had no valid cookie. The reply was a cookie."},
 	{0, "rate_limited", "Under load, an address sent handshake messages too fast."},
-	{0, "unknown_peer", "A handshake is of a public key that is no peer's."},
+	{0, "unknown_peer", "A handshake has a public key that belongs to no peer."},
 	{0, "handshake_replayed", "An initiation is not newer than the last one of its peer."},
 	{0, "handshake_flood", "An initiation came within 20 ms of the last one of its peer."},
 	{0, "bad_handshake",
 		"A handshake message is not authentic, or a computation with its keys failed."},
 	{0, "bad_cookie", "A cookie is not authentic, or nothing waits for it."},
-	{0, "no_route", "A packet from the node has a destination that is no peer's allowed IP."},
+	{0, "no_route",
+		"A packet from the node has a destination that is not an allowed IP of a peer."},
 	{0, "no_endpoint",
 		"A packet or handshake is for a peer without an endpoint, or the device has no " +
 			"sockets."},
-	{0, "device_down", "A packet was to be sent while the device has no sockets."},
+	{0, "device_down", "The device had no sockets when a packet was sent."},
 	{0, "staged_full",
 		"Too many packets waited for a session; the oldest of the peer, or the new one, was " +
 			"dropped."},
-	{0, "staged_given_up", "A packet waited for a session that did not come about."},
-	{0, "key_exhausted", "A session has used all counters that it may."},
+	{0, "staged_given_up", "A packet waited for a session, but no session was made in time."},
+	{0, "key_exhausted", "A session has used all counters that the protocol allows."},
 	{0, "wrong_source", "A packet from a peer has a source that is not the peer's allowed IP."},
 	{0, "tun_refused", "The kernel refused a packet for the node."},
 	{0, "send_too_large", "A datagram is larger than the MTU of its interface."},
@@ -164,13 +165,13 @@ var EngineReasons = []Reason{
 	{0, "send_full", "The node has no room for a datagram."},
 	{0, "send_failed", "The kernel refused a datagram for another reason."},
 	{0, "handover_malformed",
-		"A successor refused the state of the device as malformed; the process goes on."},
-	{0, "handover_abandoned", "A successor did not take the device over; the process goes on."},
+		"A successor refused the state of the device as malformed; the process continues."},
+	{0, "handover_abandoned", "A successor did not take the device over; the process continues."},
 	{0, "configuration_refused",
-		"A configuration request was malformed or could not be met; nothing changed."},
+		"A configuration request was malformed or could not be applied; nothing changed."},
 	{0, "tun_too_short", "A packet from the node ends inside a header."},
 	{0, "tun_bad_version", "A packet from the node is neither IPv4 nor IPv6."},
-	{0, "tun_bad_header_length", "A packet from the node has a wrong length of a header."},
+	{0, "tun_bad_header_length", "A packet from the node has a wrong header length."},
 	{0, "tun_bad_checksum_offset",
 		"The vnet header of a packet from the node places the checksum where the packet's " +
 			"protocol has none."},
@@ -181,9 +182,9 @@ var EngineReasons = []Reason{
 	{0, "tun_too_many_segments", "A packet from the node has more segments than the kernel makes."},
 	{0, "inner_too_short", "A packet from a peer ends inside its IP header."},
 	{0, "inner_bad_version", "A packet from a peer is neither IPv4 nor IPv6."},
-	{0, "inner_bad_header_length", "A packet from a peer has a wrong length of its IP header."},
+	{0, "inner_bad_header_length", "A packet from a peer has a wrong IP header length."},
 	{0, "inner_bad_total_length",
-		"A packet from a peer ends before the length that its IP header says."},
+		"A packet from a peer is shorter than the total length in its IP header."},
 }
 
 // HeaderFile and DocumentFile are the files of Header and Document, relative to this directory.
@@ -251,10 +252,10 @@ func Document() string {
 	b.WriteString("\n## Services\n")
 	b.WriteString("The `where` and `reason` labels of `kubeveil_service_refused_total`. A program " +
 		"at sockets refuses\n")
-	b.WriteString("connections and datagrams; one at links drops packets, or answers them where " +
-		"no backend is left.\n")
-	b.WriteString("`veilctl status -o json` shows them in `services.refused`. `veilctl drops` shows single ones,\n" +
-		"with `service_` before the name.\n\n")
+	b.WriteString("connections and datagrams. A program at links drops packets, or refuses them " +
+		"if no backend is left.\n")
+	b.WriteString("`veilctl status -o json` shows the counts in `services.refused`. `veilctl " +
+		"drops` shows single\npackets, with `service_` before the name.\n\n")
 	b.WriteString("| where | name | meaning |\n|---|---|---|\n")
 	for _, c := range ServiceCounts {
 		if c.Sentence != "" {

@@ -143,9 +143,9 @@ type ServiceLimits struct {
 	Members int `json:"members,omitempty"`
 	// SourceRanges bounds the ranges of loadBalancerSourceRanges.
 	SourceRanges int `json:"sourceRanges,omitempty"`
-	// TCPFlows bounds the entries of established connections that are translated at links: three
-	// for each, or four. OpeningFlows bounds those of connections that are being opened, UDPFlows
-	// those of UDP.
+	// TCPFlows bounds the entries of established connections that are translated at links: two for
+	// each, four with SNAT. OpeningFlows bounds the entries of connections that are being opened,
+	// UDPFlows the entries of UDP.
 	TCPFlows     int `json:"tcpFlows,omitempty"`
 	OpeningFlows int `json:"openingFlows,omitempty"`
 	UDPFlows     int `json:"udpFlows,omitempty"`
