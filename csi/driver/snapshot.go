@@ -102,7 +102,7 @@ func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string,
 	d.flush(ctx, src)
 	st, err := set.Copy(ctx, dst, src, opts)
 	if errors.Is(err, volume.ErrSuspended) {
-		d.Until(ctx, resumeEvery, "let a volume go on that was copied",
+		d.Until(ctx, resumeEvery, "resume a volume after its copy",
 			func(ctx context.Context) error { return set.ResumeVolume(ctx, src) })
 	}
 	return st, err

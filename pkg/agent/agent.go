@@ -27,7 +27,7 @@ const (
 	stepApply = "first apply done"
 )
 
-// Dependencies are what an Agent is made from.
+// Dependencies are the parts from which New makes an Agent.
 type Dependencies struct {
 	Config config.Config
 	// Reload reads and checks the configuration again. Nil means that it never changes.

@@ -69,7 +69,7 @@ func dropReasons() (names []string) {
 		[]string{conntrack.DropReason})
 }
 
-// sum returns a function that returns the counters of all others. No name is in two of them.
+// sum returns a function that merges the results of counters. No two of them have a name in common.
 func sum(counters ...func() (map[string]uint64, error)) func() (map[string]uint64, error) {
 	return func() (map[string]uint64, error) {
 		all := map[string]uint64{}
@@ -84,7 +84,7 @@ func sum(counters ...func() (map[string]uint64, error)) func() (map[string]uint6
 	}
 }
 
-// beginFeatures puts in force what features know before any source has spoken.
+// beginFeatures calls Begin of all features, before the source has sent a state.
 func (a *Agent) beginFeatures() error {
 	for _, f := range a.features {
 		if err := f.Begin(); err != nil {
@@ -144,7 +144,7 @@ func (a *Agent) changedFeatures(c watch.Change) {
 	}
 }
 
-// pages returns all pages of the admin socket but the status.
+// pages returns all pages of the admin socket except the status.
 func (a *Agent) pages() map[string]telemetry.Page {
 	all := map[string]telemetry.Page{}
 	for _, f := range a.features {

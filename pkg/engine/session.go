@@ -62,7 +62,7 @@ type sessions struct {
 	former        [maxFormer]*session
 }
 
-// sessionState says which session can send to a peer. It is computed from sessions.
+// sessionState names the session that can send to a peer. It is computed from sessions.
 type sessionState uint8
 
 const (

@@ -35,9 +35,9 @@ func (g *Guard) Update(s Settings) ([]Op, error) {
 // mostChanged is the number of changed addresses up to which Update changes only these.
 const mostChanged = 8192
 
-// partOf returns the difference of was and is: both as they are, but only with the addresses of
-// nodes and services and the sources that the other lacks. ok is false if the settings differ in more, if a list is not
-// sorted, or if too many addresses differ.
+// partOf returns the difference of was and is. gone is was with only the addresses of nodes and
+// services and the sources that is lacks. fresh is is with only those that was lacks. ok is false
+// if other settings differ, if a list is not sorted, or if too many addresses differ.
 func partOf(was, is Settings) (gone, fresh Settings, ok bool) {
 	gone, fresh = was, is
 	var sameNodes, sameVIPs, sameSources bool
@@ -66,8 +66,8 @@ func partOf(was, is Settings) (gone, fresh Settings, ok bool) {
 	return gone, fresh, rest.Equal(gone)
 }
 
-// differing returns the addresses of was that are not in is, and those of is that are not in was.
-// ok is false if a list is not sorted, if one is nil, or if more than mostChanged differ.
+// differing returns the addresses that only was has (gone) and that only is has (fresh). ok is
+// false if a list is not sorted, if one list is nil, or if more than mostChanged addresses differ.
 func differing(was, is []netip.Addr) (gone, fresh []netip.Addr, ok bool) {
 	gone, fresh = []netip.Addr{}, []netip.Addr{}
 	if was == nil || is == nil {

@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// Action is what a rule does with the connections that it matches.
+// Action is the effect of a rule on the connections that it matches.
 type Action uint8
 
 // Actions of a ClusterNetworkPolicy. Rules of a NetworkPolicy only accept.

@@ -116,7 +116,8 @@ type Member struct {
 	Problem string
 }
 
-// Plan is what a node enforces. It is never changed.
+// Plan holds the policies that a node enforces, in the form for Judge and for the kernel. It is
+// never changed.
 type Plan struct {
 	Sets   SetMap
 	Chains map[string]*Chain
@@ -176,7 +177,7 @@ const (
 	SetKnown  = "known"
 )
 
-// Options are what the operator decides about policies. A Planner puts them into each Plan, where
+// Options are the operator's settings for policies. A Planner puts them into each Plan, where
 // Judge, the table and the views read them. The zero value holds the defaults.
 type Options struct {
 	// AllowOwnNode reports whether a pod that NetworkPolicies isolate still reaches its own node,

@@ -21,7 +21,7 @@ type Sink interface {
 	// Listed is called once, after everything that existed has been put.
 	Listed()
 	// SetFailing reports whether policies or namespaces cannot be read. False means that they can
-	// be read again and were put. A watch that ends regularly and goes on does not count as a
+	// be read again and were put. A watch that ends regularly and continues does not count as a
 	// failure.
 	SetFailing(failing bool)
 }

@@ -32,7 +32,7 @@ type RuleName struct {
 	Rule      string `json:"rule"`
 }
 
-// RuleCount is what a rule did on this node.
+// RuleCount counts the connections and drops of a rule on this node.
 type RuleCount struct {
 	RuleName
 	// Allowed counts known connections that the rule allows. One counts for each such rule.

@@ -124,7 +124,7 @@ func (c *Cluster) ExecVeilctlTo(ctx context.Context, out io.Writer, pod string,
 // Exec runs a command in a container of SystemNamespace and returns its standard output, also
 // beside an error. The error ends with what the command wrote to standard error. If the command
 // exited with a status other than 0, errors.As finds a *CommandError. Exec returns when ctx ends;
-// the command may go on running.
+// the command may still run.
 func (c *Cluster) Exec(ctx context.Context, pod, container string, command ...string) (
 	[]byte, error) {
 	return c.output(ctx, nil, pod, container, command...)

@@ -20,7 +20,7 @@ import (
 // Exec runs a command in the pod until it ends and returns its standard output, also beside an
 // error. The error ends with what the command wrote to standard error. If the command exited with a
 // status other than 0, errors.As finds a k8s.io/client-go/util/exec.CodeExitError. Exec returns
-// when ctx ends; the command may go on running until the pod ends.
+// when ctx ends; the command may still run until the pod ends.
 func (p *Pod) Exec(ctx context.Context, command ...string) ([]byte, error) {
 	var out bytes.Buffer
 	err := p.ExecStream(ctx, nil, &out, command...)

@@ -119,7 +119,7 @@ func (n *Namespace) Serve(ctx context.Context, s *Service) error {
 	return n.WaitEndpoints(ctx, s.Name, len(got.Spec.IPFamilies))
 }
 
-// WaitEndpoints waits until the service has ready endpoints of so many families.
+// WaitEndpoints waits until the service has ready endpoints of this number of families.
 func (n *Namespace) WaitEndpoints(ctx context.Context, service string, families int) error {
 	slicesOf := n.Cluster.Client.DiscoveryV1().EndpointSlices(n.Name)
 	return Until(ctx, "endpoints of service "+service, endpointPatience,

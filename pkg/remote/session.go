@@ -29,7 +29,7 @@ type Session struct {
 	err     error
 }
 
-// Session starts a command in the pod. The command goes on after ctx ends, until the session is
+// Session starts a command in the pod. The command continues after ctx ends, until the session is
 // closed. If the command cannot be started, Ask returns the error.
 func (p *Pod) Session(ctx context.Context, command ...string) *Session {
 	return newSession(ctx, "pod "+p.Name+": "+strings.Join(command, " "),

@@ -5,7 +5,7 @@ import "math/bits"
 // extent is a run of slots. It also owns the slots after count, up to the next power of two.
 type extent struct{ first, count uint32 }
 
-// extents is a buddy allocator for runs of slots. take and give take time in proportion to the
+// extents is a buddy allocator for runs of slots. The time of take and give grows with the
 // logarithm of the number of slots. Free neighbours merge.
 type extents struct {
 	slots uint32         // the number of free slots

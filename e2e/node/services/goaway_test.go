@@ -55,7 +55,7 @@ func TestGoawayMovesRequestsAndEndsNoWatch(t *testing.T) {
 	if gone := added(moved, before); len(gone) > 0 {
 		t.Errorf("connections of ports %v have ended, with their watches", gone)
 	}
-	// What the API server has now comes over a watch of before.
+	// This change must arrive by a watch that was open before.
 	publishAgain(ctx, t, l, n)
 	nodetest.WaitStatus(ctx, t, n, 10*time.Second, func(s telemetry.Status) error {
 		if err := bothUp(s); err != nil {
@@ -69,8 +69,8 @@ func TestGoawayMovesRequestsAndEndsNoWatch(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// publishAgain deletes a node's VeilNode and waits until veild, which sees the deletion by its
-// watch, has made it again. That is a request.
+// publishAgain deletes a node's VeilNode and waits until veild has created it again. veild sees the
+// deletion by its watch, and the creation is a request.
 func publishAgain(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) {
 	t.Helper()
 	claims := l.Control.Dynamic.Resource(nodetest.VeilNodes)

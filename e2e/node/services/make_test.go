@@ -144,7 +144,7 @@ func sliceOf(service string, backends []endpoint, six bool, port int32) *discove
 	return s
 }
 
-// putEndpoints makes a slice, or replaces the one of its name.
+// putEndpoints creates a slice, or replaces the slice of the same name.
 func putEndpoints(ctx context.Context, l *lab.Lab, s *discoveryv1.EndpointSlice) error {
 	client := l.Control.Client.DiscoveryV1().EndpointSlices("default")
 	_, err := client.Create(ctx, s, metav1.CreateOptions{})

@@ -20,8 +20,8 @@ import (
 // Addresses of balancers, and the ports at which they check whether a node has endpoints.
 var balancers = []netip.Addr{netip.MustParseAddr("198.18.64.1"), netip.MustParseAddr("fd42:64::1")}
 
-// servicesOfPolicies: the policies of a service about which client reaches which backend hold from
-// outside and from inside.
+// servicesOfPolicies: the traffic policies, source ranges and addresses of a service hold for
+// clients outside and inside.
 func servicesOfPolicies(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
 	pods []*lab.Pod) {
 	t.Run("externalTrafficPolicy Local",
@@ -121,7 +121,7 @@ func localBetween(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 		ask(client, second, everyone("b"))
 		ask(pods[2], second, everyone("b"))
 		ask(pods[2], first, refusedAtOnce)
-		// The one that is ready is on another node.
+		// The ready endpoint is on another node.
 		putBackends(ctx, t, l, web.Name, append(ready(pods[0]), end(pods[1])), 1)
 		ask(client, second, everyone("b"))
 		ask(pods[2], first, everyone("a"))
@@ -182,7 +182,7 @@ func servesAsKubeProxy(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 }
 
-// health sends a check from outside and returns the status; the answer becomes into.
+// health sends a check from outside and returns the status. It decodes the answer into into.
 func health(ctx context.Context, l *lab.Lab, at netip.AddrPort, path string,
 	into any) (int, error) {
 	transport := &http.Transport{DisableKeepAlives: true,
@@ -289,7 +289,7 @@ func changingType(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 	answers(ctx, t, client, inside, spread(three...))
 }
 
-// changeService changes a service and returns what it became.
+// changeService changes a service and returns the new object.
 func changeService(ctx context.Context, t *testing.T, l *lab.Lab, name string,
 	change func(*corev1.Service)) *corev1.Service {
 	t.Helper()

@@ -15,9 +15,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// scenario is one of the suite of the load balancer loxilb (its folder cicd). That suite asserts
-// the order of answers, since loxilb takes servers in turns. Kubeveil chooses at random, so the
-// test asserts which servers answer, and how often.
+// scenario is a test of the load balancer loxilb (its folder cicd). That suite checks the order of
+// answers, because loxilb selects servers in turns. Kubeveil selects at random, so this test checks
+// which servers answer, and how often.
 //
 // Some scenarios are left out because no Service can request them. Servers that answer past the
 // balancer are in tcplbdsr1, tcplbdsr2 and tcplbl3dsr, weights and least connections in wrrtcplb
@@ -38,8 +38,8 @@ type scenario struct {
 	// pods reports whether a pod also sends requests to the service's own address. In all
 	// scenarios, clients outside use a balancer's address that is routed to the first node.
 	pods bool
-	// itself reports whether the backends also send requests to the balancer's address. Each
-	// backend is one of those that answer it.
+	// itself reports whether the backends also send requests to the balancer's address. A backend
+	// may then reach itself.
 	itself bool
 	// clients is the number of further addresses outside that send requests; each is to stay with
 	// its backend.
@@ -87,11 +87,11 @@ func scaled(names ...string) func(traffic.Census) error {
 	}
 }
 
-// afterTimeout is more than the second after which some of these services forget a client.
+// afterTimeout is longer than the affinity timeout of some of these services, one second.
 const afterTimeout = 2100 * time.Millisecond
 
-// scalePorts is how many endpoints a backend is in tcpepscale: with three backends more than a byte
-// counts. There it is 255.
+// scalePorts is the number of endpoints of each backend in tcpepscale. The three backends together
+// have more than 255. In loxilb it is 255.
 const scalePorts = 100
 
 var three = []string{"a", "b", "c"}
@@ -162,7 +162,7 @@ func serviceScenarios(t *testing.T, routing string) {
 	noLeaksBetween(t, l)
 }
 
-// run makes the service of a scenario, of which the pods may be backends, and sends the requests.
+// run makes the service of a scenario and sends the requests. Its backends are among pods.
 func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int, client *lab.Pod,
 	pods []*lab.Pod) {
 	of := func(names []string) (out []*lab.Pod) {
@@ -210,7 +210,8 @@ func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int,
 	}
 }
 
-// ask requires answers from these backends, outside and where the scenario has it in a pod.
+// ask requires answers from these backends for a client outside and, if the scenario has one, a
+// client in a pod.
 func (s scenario) ask(ctx context.Context, t *testing.T, l *lab.Lab, web *corev1.Service,
 	addr netip.Addr, client *lab.Pod, names []string) {
 	t.Helper()

@@ -234,7 +234,7 @@ func servicesByAddress(ctx context.Context, t *testing.T, l *lab.Lab) {
 			}
 			return nil
 		})
-		// A service of before may have been refused until it had endpoints.
+		// An earlier service may have been refused until it had endpoints.
 		refused := func() (n uint64) {
 			for _, c := range nodetest.NodeStatus(ctx, t, l.Nodes()[0]).Services.Refused {
 				if c.Where == "socket" && c.What == "no_backend" {
@@ -249,7 +249,7 @@ func servicesByAddress(ctx context.Context, t *testing.T, l *lab.Lab) {
 		if err == nil || !strings.Contains(err.Error(), "refused") {
 			t.Errorf("a connection: %v, want refused", err)
 		}
-		// By the socket, so at once: no packet was sent.
+		// The program at the socket refuses, so at once and without a packet.
 		if got := refused() - before; got != 1 {
 			t.Errorf("%d connections were refused by the socket, want 1", got)
 		}
@@ -411,8 +411,8 @@ func TestServicesOutliveVeild(t *testing.T) {
 	noLeaksBetween(t, l)
 }
 
-// longestGap is the longest time without an answer on a connection with 50 requests per second
-// while other labs run beside; seen were 0.1 s.
+// longestGap bounds the time without an answer on a connection with 50 requests per second while
+// other labs run. 0.1 s was measured.
 const longestGap = 3 * time.Second
 
 // lived ends a keeper of a connection to server b and checks that it was answered all the time.

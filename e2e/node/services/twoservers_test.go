@@ -20,31 +20,32 @@ import (
 )
 
 const (
-	// newWithin is when new connections to the API servers' service succeed again after one of them
-	// has lost its power.
+	// newWithin bounds the time from a server's loss of power until new connections to the API
+	// servers' service succeed again.
 	newWithin = time.Second
-	// measured is how long nothing else runs after that.
+	// measured is the time after the loss in which no other test runs.
 	measured = 3 * time.Second
-	// closedWithin is when those that were established to it are closed.
+	// closedWithin bounds the time until established connections to the lost server are closed.
 	closedWithin = 6 * time.Second
-	// followsWithin is the time after which veild, which was connected to that one, follows changes
-	// again: it connects again, after a pause of client-go, and lists.
+	// followsWithin bounds the time until veild, which was connected to the lost server, follows
+	// changes again: after a pause of client-go it connects to the other server and lists.
 	followsWithin = 15 * time.Second
-	// heldToAPI is how many connections are held: all to one of two servers once in 32,768 times.
+	// heldToAPI is the number of connections that a client holds. All lead to the same one of two
+	// servers in one of 32,768 runs.
 	heldToAPI = 16
 )
 
-// One of two API servers loses its power, the one to which veild itself is connected. The other
-// takes all new connections. Connections to the dead one are closed, so that programs which do not
-// ping connect again, and veild does; connections to the other stay. veild gets no notice of the
-// dead server except the list of endpoints, from which it goes before that.
+// One of two API servers loses its power: the server to which veild itself is connected. The other
+// server gets all new connections. Connections to the dead server are closed, so veild and programs
+// that do not ping connect again; connections to the other server stay. The dead server may leave
+// the list of endpoints before its connections are closed.
 //
-// A process of the host that uses the second server's own address, which services.apiFrontends
-// lists, is led to both as well.
+// A process of the host that connects to the second server's own address, which
+// services.apiFrontends lists, also reaches both servers.
 //
-// Until new connections have been judged no other test runs, so that none is measured too. From
-// there on the test mostly waits, and others run. The name of this file puts it after TestServices,
-// which needs the machine alone.
+// No other test runs until new connections have been judged, because its load would be measured
+// too. Then this test mostly waits, and others run. The name of this file puts it after
+// TestServices, which needs the machine alone.
 func TestServicesOfAPIServers(t *testing.T) {
 	nodetest.Alone(t)
 	for _, f := range []lab.Family{lab.Dual, lab.IPv6} {
@@ -53,7 +54,7 @@ func TestServicesOfAPIServers(t *testing.T) {
 }
 
 // The same holds beside kube-proxy, which translates all other services and is itself a client of
-// the API servers' one.
+// the service kubernetes.
 func TestAPIPathBesideKubeProxy(t *testing.T) {
 	nodetest.Alone(t)
 	for _, f := range []lab.Family{lab.Dual, lab.IPv6} {
@@ -90,7 +91,7 @@ func loseAPIServer(t *testing.T, family lab.Family, proxy string) {
 	procs := keepAPI(ctx, t, map[string]client{
 		"a pod":                 {pod, to},
 		"a process of the host": {n, to},
-		// As a kubelet whose kubeconfig names the very server that is lost.
+		// Like a kubelet whose kubeconfig names the lost server.
 		"a process of the host, by that server's own address": {n, second},
 	})
 	cut := time.Now()
@@ -112,8 +113,7 @@ func loseAPIServer(t *testing.T, family lab.Family, proxy string) {
 		}
 	}
 	followsWithout(ctx, t, pod, after, cut)
-	// The same sweep closes the rest of the dead one's connections; the new server in the table is
-	// probed once more.
+	// The same sweep closes the remaining connections to the dead server.
 	nodetest.WaitStatus(ctx, t, n, 10*time.Second, func(s telemetry.Status) error {
 		if bothUp(s) == nil {
 			return fmt.Errorf("a server without power counts as one that answers: %+v",
@@ -148,8 +148,8 @@ func keepAPI(ctx context.Context, t *testing.T, clients map[string]client) map[s
 	return procs
 }
 
-// waitFrontend waits until an address of services.apiFrontends leads to so many servers and is in
-// no problem.
+// waitFrontend waits until an address of services.apiFrontends leads to this number of servers and
+// no problem names it.
 func waitFrontend(ctx context.Context, t *testing.T, n *lab.Node, addr netip.AddrPort,
 	servers int) {
 	t.Helper()
@@ -167,7 +167,7 @@ func waitFrontend(ctx context.Context, t *testing.T, n *lab.Node, addr netip.Add
 	})
 }
 
-// bothUp requires two API servers that answer, and lists that have come from one of them.
+// bothUp returns an error unless two API servers answer and veild has listed all objects.
 func bothUp(s telemetry.Status) error {
 	if s.Services == nil || !s.Services.Listed || len(s.Services.APIServers) != 2 ||
 		slices.ContainsFunc(s.Services.APIServers,
@@ -177,8 +177,8 @@ func bothUp(s telemetry.Status) error {
 	return nil
 }
 
-// askServer starts veild until it is connected to that one of two API servers by their service:
-// twenty times the other is once in a million.
+// askServer starts veild again until it is connected to the wanted one of two API servers through
+// their service. Twenty starts in a row reach only the other server in one of a million runs.
 func askServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, wanted int) {
 	t.Helper()
 	for i := range 20 {
@@ -195,11 +195,11 @@ func askServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, wante
 	t.Fatalf("veild never asked server %d", wanted)
 }
 
-// ofProbe is how many connections a probe holds: one for pings and one for readiness.
+// ofProbe is the number of connections of a probe: one for pings and one for readiness.
 const ofProbe = 2
 
-// askedServer returns the number of the API server to which a node's veild is connected: to the
-// other it has only the connections of its probe.
+// askedServer returns the index of the API server to which a node's veild is connected. veild has
+// only the connections of its probe to the other server.
 func askedServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) (asked int) {
 	t.Helper()
 	err := lab.Until(ctx, 10*time.Second, func() error {
@@ -226,8 +226,7 @@ func askedServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) (as
 	return asked
 }
 
-// followsWithout checks that a service that was made after a server had gone is reached while
-// connections to that server are found dead.
+// followsWithout checks that clients reach a service that was created after the loss of a server.
 func followsWithout(ctx context.Context, t *testing.T, from traffic.Place, s *corev1.Service,
 	cut time.Time) {
 	t.Helper()

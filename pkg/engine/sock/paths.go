@@ -22,8 +22,8 @@ type Paths struct {
 	event   [32 << 10]byte
 }
 
-// Change says which endpoints a change of routes, links or addresses may affect. The zero value
-// means all endpoints.
+// Change describes the endpoints that a change of routes, links or addresses may affect. The zero
+// value means all endpoints.
 type Change struct {
 	// Prefix is the destination of a route that changed; invalid means no route.
 	Prefix netip.Prefix

@@ -7,8 +7,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 )
 
-// Change says which parts of the kernel's state have changed, as the kernel's notifications report
-// it. The zero value means no change. Changes by this process itself are included;
+// Change names the parts of the kernel's state that changed according to the kernel's
+// notifications. The zero value means no change. Changes by this process itself are included;
 // hostnet.Host.Differs recognizes them.
 type Change struct {
 	// Underlay reports whether a link, address, rule or route changed that node traffic may use.

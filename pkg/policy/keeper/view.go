@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper/known"
 )
 
-// view returns what package known answers questions from.
+// view returns the state from which package known answers questions.
 func (k *Keeper) view() (*known.View, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
 )
 
-// Place is where a pod is.
+// Place describes the location of a pod.
 type Place struct {
 	Name policy.Name
 	// Node is empty until the pod is bound.

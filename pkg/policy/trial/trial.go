@@ -44,7 +44,7 @@ type Row struct {
 	Policies []string `json:"policies,omitempty"`
 }
 
-// Result is what a Trial found.
+// Result is the result of a Trial.
 type Result struct {
 	// Connections counts the known connections of the node's pods that were judged.
 	Connections int `json:"connections"`

@@ -102,7 +102,7 @@ type Keeper struct {
 	shown atomic.Pointer[Status]
 }
 
-// owned is what only the goroutine of Begin, and then the loop of Run, may use.
+// owned holds the state that only the goroutine of Begin, and then the loop of Run, may use.
 type owned struct {
 	planner *service.Planner
 	entry   service.APIServer // the entry 0 that the planner has

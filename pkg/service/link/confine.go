@@ -111,8 +111,8 @@ func (s *Links) Move(allowed map[string]bool, allows func(nl.Opened) bool, apply
 	return nil
 }
 
-// retain takes the fast path from the pods that are not in names. It returns their connections, of
-// which conntrack has those that allows wants.
+// retain takes the fast path from the pods that are not in names. It returns their connections.
+// Conntrack then has the connections for which allows returns true.
 func (s *Links) retain(names map[string]bool, allows func(nl.Opened) bool) ([]nl.Opened, error) {
 	s.confined.mu.Lock()
 	defer s.confined.mu.Unlock()

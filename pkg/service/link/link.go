@@ -183,8 +183,8 @@ func (s *Links) AttachLinks() ([]string, error) {
 	return changed, err
 }
 
-// attachLinks is AttachLinks without what follows once no program of another table is left. whole
-// reports whether that is so.
+// attachLinks is AttachLinks without the call of Replaced. whole reports whether no program of
+// another table is left.
 func (s *Links) attachLinks() (changed []string, whole bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -73,7 +73,7 @@ func (s *Links) Opened() ([]nl.Opened, error) {
 	return s.opened(func(uint32) bool { return true })
 }
 
-// opened is Opened for the connections one of whose links matches.
+// opened is Opened, but only for connections with a link that matches.
 func (s *Links) opened(match func(index uint32) bool) (found []nl.Opened, err error) {
 	h, links, err := nl.OpenLinks()
 	if err != nil {
