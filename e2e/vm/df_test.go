@@ -125,7 +125,7 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 	file := filepath.Join(t.TempDir(), "table.json")
 	w, err := source.NewWriter(file, true)
 	errtest.Must(t, err)
-	errtest.Must(t, w.Write(n.table))
+	errtest.Must(t, w.Write(n.table, cluster.Delta{}))
 
 	key := n.key.Bytes()
 	configuration := fmt.Sprintf("node: %s\nclusterRanges: [%s]\nserviceRanges: [%s]\nsource: "+

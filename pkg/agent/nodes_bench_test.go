@@ -158,7 +158,7 @@ func oneChangedNode(b *testing.B, n int, change func(round int) cluster.Node) {
 		m.done("probe")
 		if last == nil || !reflect.DeepEqual(*last, in.table) {
 			m.done("table-equal")
-			if err := table.Write(in.table); err != nil {
+			if err := table.Write(in.table, planned.changed); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -318,7 +318,7 @@ func (l *loop) finish(in inputs, d decision, refusals []cluster.Refusal, err err
 // pods. A problem, such as a link without a guard, keeps the node closed.
 func (l *loop) publish(in inputs, d decision) error {
 	if l.lastGood == nil || !reflect.DeepEqual(*l.lastGood, in.table) {
-		if err := l.table.Write(in.table); err != nil {
+		if err := l.table.Write(in.table, l.planner.changed); err != nil {
 			return err
 		}
 	}

@@ -29,6 +29,41 @@ func NewDelta(was, is []Node) Delta {
 // Is reports whether d is a difference of nodes from others.
 func (d Delta) Is(nodes []Node) bool { return shared(d.is, nodes) }
 
+// Between reports whether d is the difference of was and is.
+func (d Delta) Between(was, is []Node) bool { return shared(d.was, was) && shared(d.is, is) }
+
+// Changes returns the nodes of the second list that have no equal node in the first, and the nodes
+// of the first list whose names the second does not have. ok is false if a list is not sorted by
+// name, or has a name twice.
+func (d Delta) Changes() (put, gone []Node, ok bool) {
+	if d.aligned {
+		for _, i := range d.changed {
+			put = append(put, d.is[i])
+		}
+		return put, nil, true
+	}
+	if !ascending(d.was) || !ascending(d.is) {
+		return nil, nil, false
+	}
+
+	was, is := d.was, d.is
+	for len(was) > 0 && len(is) > 0 {
+		a, b := &was[0], &is[0]
+		switch {
+		case a.Name < b.Name:
+			gone, was = append(gone, *a), was[1:]
+		case a.Name > b.Name:
+			put, is = append(put, *b), is[1:]
+		default:
+			if !identical(a, b) && !a.Equal(*b) {
+				put = append(put, *b)
+			}
+			was, is = was[1:], is[1:]
+		}
+	}
+	return append(put, is...), append(gone, was...), true
+}
+
 // Memo maps nodes to values, and remembers the values of the last nodes. The zero value is ready
 // for use. It is not safe for concurrent use.
 type Memo[T any] struct {

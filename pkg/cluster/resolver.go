@@ -343,23 +343,8 @@ func find(nodes []Node, name string) (Node, bool) {
 // changedNodes returns the names of the nodes that are not equal in was and is, which are sorted.
 func changedNodes(was, is []Node) map[string]bool {
 	changed := map[string]bool{}
-	for len(was) > 0 && len(is) > 0 {
-		a, b := &was[0], &is[0]
-		switch {
-		case a.Name == b.Name:
-			if !identical(a, b) && !a.Equal(*b) {
-				changed[a.Name] = true
-			}
-			was, is = was[1:], is[1:]
-		case a.Name < b.Name:
-			changed[a.Name] = true
-			was = was[1:]
-		default:
-			changed[b.Name] = true
-			is = is[1:]
-		}
-	}
-	for _, n := range slices.Concat(was, is) {
+	put, gone, _ := NewDelta(was, is).Changes()
+	for _, n := range slices.Concat(put, gone) {
 		changed[n.Name] = true
 	}
 	return changed

@@ -112,14 +112,18 @@ type fileID struct {
 	mtim, ctim syscall.Timespec
 }
 
+func idOf(info fs.FileInfo) fileID {
+	st := info.Sys().(*syscall.Stat_t)
+	return fileID{st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim}
+}
+
 // readChanged returns the ID of the file. It reads the file only if the ID is not s.seen.
 func (s *Snapshot) readChanged() (id fileID, text []byte, err error) {
 	info, err := os.Lstat(s.path)
 	if err != nil {
 		return fileID{}, nil, err
 	}
-	st := info.Sys().(*syscall.Stat_t)
-	id = fileID{st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim}
+	id = idOf(info)
 	if id == s.seen {
 		return id, nil, nil
 	}

@@ -45,7 +45,7 @@ func next(t *testing.T, states <-chan cluster.State) cluster.State {
 }
 
 // memoryDir is a directory on tmpfs, removed with the test.
-func memoryDir(t *testing.T) string {
+func memoryDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "kubeveil-source-")
 	errtest.Must(t, err)

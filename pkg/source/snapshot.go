@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -22,19 +21,19 @@ import (
 // Schema names the format of a snapshot.
 const Schema = "kubeveil.io/snapshot/v1"
 
-// MaxSnapshot bounds a snapshot file, bytes: some 100,000 nodes.
+// MaxSnapshot bounds a snapshot file with its journal, bytes: some 100,000 nodes.
 const MaxSnapshot = 64 << 20
 
 // ErrCorrupt matches the errors of snapshots that exist and cannot be used.
 var ErrCorrupt = errors.New("snapshot cannot be used")
 
-// document is the content of a snapshot file.
+// document is a snapshot. It begins the file; a journal may follow.
 type document struct {
 	Schema string         `json:"schema"`
 	Table  *cluster.Table `json:"table"`
 }
 
-// Encode returns the content of a snapshot file with the table t.
+// Encode returns the content of a snapshot file with the table t, without a journal.
 func Encode(t cluster.Table) ([]byte, error) {
 	b, err := json.Marshal(document{Schema, &t})
 	if err != nil {
@@ -43,17 +42,15 @@ func Encode(t cluster.Table) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// Parse parses the content of a snapshot file, which may be written by hand. It ignores unknown
-// fields, because a newer version may have written them. Its errors match ErrCorrupt: other
-// schemas, bytes behind the document, and values that no table can have.
+// Parse parses the content of a snapshot file, which may be written by hand, and returns the table
+// after the last change of its journal. It drops a last record whose end is missing. It ignores
+// unknown fields, because a newer version may have written them. Its errors match ErrCorrupt: other
+// schemas, bytes behind the document that are not its journal, and values that no table can have.
 func Parse(text []byte) (cluster.Table, error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	var d document
 	if err := dec.Decode(&d); err != nil {
 		return cluster.Table{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return cluster.Table{}, fmt.Errorf("%w: something follows the snapshot", ErrCorrupt)
 	}
 	if d.Schema != Schema {
 		return cluster.Table{}, fmt.Errorf("%w: its schema is %q, not %q", ErrCorrupt, d.Schema,
@@ -65,7 +62,15 @@ func Parse(text []byte) (cluster.Table, error) {
 	if err := check(*d.Table); err != nil {
 		return cluster.Table{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	return *d.Table, nil
+
+	t, err := replay(*d.Table, dec, text)
+	if err == nil {
+		err = check(t)
+	}
+	if err != nil {
+		return cluster.Table{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return t, nil
 }
 
 // check returns an error about values that a table cannot have. It does not check for conflicts
@@ -251,65 +256,5 @@ func requireMemory(path string) error {
 		return fmt.Errorf("snapshot: %w: the disk's owner could choose peers' keys: use a "+
 			"tmpfs such as /run, or set trustDisk if it is yours", err)
 	}
-	return nil
-}
-
-// Writer writes the last good table to a file. It is not safe for concurrent use.
-type Writer struct {
-	path      string
-	trustDisk bool
-	encoder   encoder
-	// last is the content of the file; encoder owns its memory.
-	last []byte
-}
-
-// NewWriter returns a Writer for the file at path. It creates the directory if it is missing. It
-// returns an error if path is not on tmpfs or ramfs, unless trustDisk is true.
-func NewWriter(path string, trustDisk bool) (*Writer, error) {
-	if !trustDisk {
-		if err := requireMemory(path); err != nil {
-			return nil, err
-		}
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("snapshot: %w", err)
-	}
-	return &Writer{path: path, trustDisk: trustDisk}, nil
-}
-
-// Write replaces the file with the snapshot of t, mode 0600. It does nothing if the last Write
-// wrote the same content and the file still exists.
-func (w *Writer) Write(t cluster.Table) error {
-	last := w.last
-	w.last = nil
-	text, err := w.encoder.encode(t)
-	if err != nil {
-		return err
-	}
-
-	if bytes.Equal(text, last) {
-		if _, err := os.Lstat(w.path); !errors.Is(err, fs.ErrNotExist) {
-			w.last = text
-			return nil
-		}
-	}
-
-	if len(text) > MaxSnapshot {
-		return fmt.Errorf("snapshot %s: the table needs %d bytes, more than %d", w.path, len(text),
-			MaxSnapshot)
-	}
-
-	if !w.trustDisk {
-		// The mount may have changed since NewWriter.
-		if err := requireMemory(w.path); err != nil {
-			return err
-		}
-	}
-
-	if err := atomicfile.Write(w.path, text, 0o600); err != nil {
-		return fmt.Errorf("snapshot: %w", err)
-	}
-
-	w.last = text
 	return nil
 }

@@ -113,6 +113,7 @@ func TestParseRefuses(t *testing.T) {
 		"cut short":        {good[:len(good)/2], "unexpected EOF"},
 		"zeroes":           {make([]byte, 4096), "invalid character"},
 		"something behind": {append(bytes.Clone(good), 'x'), "something follows"},
+		"object behind":    {append(bytes.Clone(good), "{}"...), "something follows"},
 		"another schema": {replace("snapshot/v1", "snapshot/v2"),
 			`schema is "kubeveil.io/snapshot/v2"`},
 		"no table": {[]byte(`{"schema":"kubeveil.io/snapshot/v1"}`), "no table"},
@@ -175,27 +176,27 @@ func TestWriterKeepsTheFile(t *testing.T) {
 	}
 
 	want := table(t)
-	errtest.Must(t, w.Write(want))
+	errtest.Must(t, w.Write(want, cluster.Delta{}))
 	first, err := os.Stat(path)
 	errtest.Must(t, err)
 	if first.Mode() != 0o600 {
 		t.Errorf("mode %v", first.Mode())
 	}
 
-	errtest.Must(t, w.Write(want))
+	errtest.Must(t, w.Write(want, cluster.Delta{}))
 	if again, err := os.Stat(path); err != nil || !os.SameFile(first, again) {
 		t.Errorf("the same table was written again: %v", err)
 	}
 
 	errtest.Must(t, os.Remove(path))
-	errtest.Must(t, w.Write(want))
+	errtest.Must(t, w.Write(want, cluster.Delta{}))
 	got, err := source.Read(path, false)
 	if err != nil || !reflect.DeepEqual(want, got) {
 		t.Errorf("%v\n%s", err, cmp.Diff(want, got, compareNetip))
 	}
 
 	want.Revision++
-	errtest.Must(t, w.Write(want))
+	errtest.Must(t, w.Write(want, cluster.Delta{}))
 	if got, err := source.Read(path, false); err != nil || got.Revision != want.Revision {
 		t.Errorf("revision %d, %v", got.Revision, err)
 	}
@@ -213,7 +214,7 @@ func TestDiskMustBeAskedFor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "snapshot.json")
 	w, err := source.NewWriter(path, true)
 	errtest.Must(t, err)
-	errtest.Must(t, w.Write(table(t)))
+	errtest.Must(t, w.Write(table(t), cluster.Delta{}))
 	if _, err := source.Read(path, true); err != nil {
 		t.Error(err)
 	}
@@ -271,7 +272,7 @@ func TestSnapshotSourceFollowsItsFile(t *testing.T) {
 	w, err := source.NewWriter(path, false)
 	errtest.Must(t, err)
 	want := table(t)
-	errtest.Must(t, w.Write(want))
+	errtest.Must(t, w.Write(want, cluster.Delta{}))
 	if got := next(t, states); got.Revision != 1 || !got.Synced || len(got.Nodes) != 4 {
 		t.Errorf("first state %+v", got)
 	}
@@ -287,16 +288,23 @@ func TestSnapshotSourceFollowsItsFile(t *testing.T) {
 	}
 
 	want.Keyless = nil
-	errtest.Must(t, w.Write(want))
+	errtest.Must(t, w.Write(want, cluster.Delta{}))
 	if got := next(t, states); got.Revision != 2 || len(got.Nodes) != 4 {
 		t.Errorf("second state %+v", got)
 	}
 
-	errtest.Must(t, os.Remove(path))
-	want.NodeAddrs = nil
-	errtest.Must(t, w.Write(want))
+	// This change is appended.
+	want.NodeAddrs = want.NodeAddrs[:2]
+	errtest.Must(t, w.Write(want, cluster.Delta{}))
 	if got := next(t, states); got.Revision != 3 || len(got.Nodes) != 2 {
 		t.Errorf("third state %+v", got)
+	}
+
+	errtest.Must(t, os.Remove(path))
+	want.NodeAddrs = nil
+	errtest.Must(t, w.Write(want, cluster.Delta{}))
+	if got := next(t, states); got.Revision != 4 || len(got.Nodes) != 2 {
+		t.Errorf("fourth state %+v", got)
 	}
 }
 
@@ -317,6 +325,8 @@ func FuzzParse(f *testing.F) {
 	errtest.Must(f, err)
 
 	f.Add(text)
+	snapshot, first, second, _ := journaled(f)
+	f.Add(bytes.Join([][]byte{snapshot, first, second}, nil))
 	f.Add(
 		[]byte(
 			`{"schema":"kubeveil.io/snapshot/v1","table":{"self":{"name":"a"},"keyless":[{"name":"b"}]}}`))
