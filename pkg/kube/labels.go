@@ -12,20 +12,54 @@ func sameLabels(a, b map[string]string) bool {
 	return maps.Equal(a, b) && (a == nil) == (b == nil)
 }
 
+// nodeLabels holds the labels of Nodes that were passed on, by name.
+type nodeLabels map[string]map[string]string
+
+// update makes passed what the store of Nodes holds, and returns the labels that differ and the
+// names that are gone. It reads the Nodes in t only.
+func (passed nodeLabels) update(nodes *store[nodeEntry], t touched) (changed nodeLabels,
+	gone []string) {
+	names := t.names
+	if t.all {
+		all, _ := nodes.all()
+		for name := range all {
+			names[name] = true
+		}
+		for name := range passed {
+			names[name] = true
+		}
+	}
+
+	changed = nodeLabels{}
+	for name := range names {
+		was, had := passed[name]
+		e, has := nodes.get(name)
+		switch {
+		case had && !has:
+			gone = append(gone, name)
+			delete(passed, name)
+		case has && (!had || !sameLabels(was, e.labels)):
+			changed[name], passed[name] = e.labels, e.labels
+		}
+	}
+	return changed, gone
+}
+
 // passNodeLabels passes the labels of Nodes to sink whenever they change, until ctx ends. It calls
 // listed after the first time.
 func (c *Client) passNodeLabels(ctx context.Context, sink policy.Sink, listed func()) {
-	var passed map[string]map[string]string
+	from := c.nodes.follow()
+	defer c.nodes.unfollow(from)
+	var passed nodeLabels
 	for {
-		if nodes, synced := c.nodes.all(); synced {
-			labels := make(map[string]map[string]string, len(nodes))
-			for name, e := range nodes {
-				labels[name] = e.labels
-			}
+		if t, synced := c.nodes.take(from); synced {
 			first := passed == nil
-			if first || !maps.EqualFunc(passed, labels, sameLabels) {
-				passed = labels
-				sink.SetNodeLabels(labels)
+			if first {
+				passed = nodeLabels{}
+			}
+			changed, gone := passed.update(c.nodes, t)
+			if first || len(changed)+len(gone) > 0 {
+				sink.SetNodeLabels(changed, gone)
 			}
 			if first {
 				listed()

@@ -11,8 +11,10 @@ import (
 // listing holds the nodes of the last State as the API server lists them. It changes with the
 // stores, object by object. Only Run uses it.
 type listing struct {
-	nodes  []cluster.Node // sorted by name; never changed in place
-	synced bool           // whether the nodes have their claims
+	// fromNodes and fromVeilNodes are its readers of the stores.
+	fromNodes, fromVeilNodes *touched
+	nodes                    []cluster.Node // sorted by name; never changed in place
+	synced                   bool           // whether the nodes have their claims
 	// problems are sentences about malformed parts of Nodes and VeilNodes, by kind and name. noted
 	// are all problems that were passed on last.
 	problems, noted map[string]string

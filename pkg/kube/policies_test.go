@@ -42,7 +42,7 @@ type policyTale struct {
 func newPolicyTale() *policyTale {
 	return &policyTale{pods: map[policy.Name]policy.Pod{},
 		namespaces: map[string]policy.Namespace{}, policies: map[policy.Name]policy.Policy{},
-		cluster: map[string]policy.ClusterPolicy{}}
+		cluster: map[string]policy.ClusterPolicy{}, labels: map[string]map[string]string{}}
 }
 
 func (s *policyTale) PutClusterPolicy(v policy.ClusterPolicy) {
@@ -50,8 +50,13 @@ func (s *policyTale) PutClusterPolicy(v policy.ClusterPolicy) {
 }
 func (s *policyTale) DeleteClusterPolicy(n string) { s.do(func() { delete(s.cluster, n) }) }
 
-func (s *policyTale) SetNodeLabels(labels map[string]map[string]string) {
-	s.do(func() { s.labels = labels })
+func (s *policyTale) SetNodeLabels(labels map[string]map[string]string, gone []string) {
+	s.do(func() {
+		maps.Copy(s.labels, labels)
+		for _, name := range gone {
+			delete(s.labels, name)
+		}
+	})
 }
 
 func (s *policyTale) do(f func()) {

@@ -38,7 +38,7 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 	wg.Go(func() { c.collectOrphans(ctx) })
 
 	last := cluster.State{Nodes: c.recalled}
-	var l listing
+	l := listing{fromNodes: c.nodes.follow(), fromVeilNodes: c.veilNodes.follow()}
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
@@ -67,8 +67,8 @@ var stateKinds = []string{"Node ", "VeilNode ", "ServiceCIDR "}
 // state returns the State from the content of the stores. changed is false if it equals last, and
 // until the Nodes have been listed.
 func (c *Client) state(l *listing, last cluster.State) (s cluster.State, changed bool) {
-	nodes, nodesSynced := c.nodes.take()
-	veilNodes, veilNodesSynced := c.veilNodes.take()
+	nodes, nodesSynced := c.nodes.take(l.fromNodes)
+	veilNodes, veilNodesSynced := c.veilNodes.take(l.fromVeilNodes)
 	apis, apisSynced := c.slices.all()
 	if !nodesSynced {
 		return cluster.State{}, false

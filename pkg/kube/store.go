@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"github.com/kubeveil/kubeveil/pkg/kube/api"
@@ -19,8 +20,8 @@ type store[T any] struct {
 	mu     sync.Mutex
 	byName map[string]T
 	synced bool
-	// touched are the changes that no take has returned yet.
-	touched touched
+	// readers holds, for each follow, the changes that no take has returned yet.
+	readers []*touched
 }
 
 // touched holds the names of objects that were added, changed or deleted.
@@ -30,12 +31,37 @@ type touched struct {
 	all bool
 }
 
-// take returns the changes since the last call. synced reports whether a list has been read.
-func (s *store[T]) take() (t touched, synced bool) {
+// follow begins a list of changes, whose first take returns all objects. The reader must take them
+// until it calls unfollow.
+func (s *store[T]) follow() *touched {
+	r := &touched{names: map[string]bool{}, all: true}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t, s.touched = s.touched, touched{names: map[string]bool{}}
+	s.readers = append(s.readers, r)
+	return r
+}
+
+// unfollow ends a list of changes.
+func (s *store[T]) unfollow(r *touched) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.readers = slices.DeleteFunc(s.readers, func(o *touched) bool { return o == r })
+}
+
+// take returns the changes since the last take of a reader. synced reports whether a list has been
+// read.
+func (s *store[T]) take(r *touched) (t touched, synced bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, *r = *r, touched{names: map[string]bool{}}
 	return t, s.synced
+}
+
+// touchLocked records a change of an object.
+func (s *store[T]) touchLocked(name string) {
+	for _, r := range s.readers {
+		r.names[name] = true
+	}
 }
 
 var _ api.ListReader = (*store[nodeEntry])(nil)
@@ -64,7 +90,7 @@ func (s *store[T]) Add(v any) error {
 	s.byName[o.Name] = t
 	changed := !known || !s.same(old, t)
 	if changed {
-		s.touched.names[o.Name] = true
+		s.touchLocked(o.Name)
 	}
 	s.mu.Unlock()
 	if changed {
@@ -82,7 +108,7 @@ func (s *store[T]) replace(o *object.Object, may func(now T, has bool) bool) boo
 	took := may(now, has)
 	if took {
 		s.byName[o.Name] = t
-		s.touched.names[o.Name] = true
+		s.touchLocked(o.Name)
 	}
 	s.mu.Unlock()
 	if took {
@@ -102,7 +128,7 @@ func (s *store[T]) Delete(v any) error {
 	}
 	s.mu.Lock()
 	delete(s.byName, o.Name)
-	s.touched.names[o.Name] = true
+	s.touchLocked(o.Name)
 	s.mu.Unlock()
 	s.changed()
 	return nil
@@ -120,7 +146,9 @@ func (s *store[T]) Replace(list []any, _ string) error {
 	}
 	s.mu.Lock()
 	s.byName, s.synced = byName, true
-	s.touched = touched{names: map[string]bool{}, all: true}
+	for _, r := range s.readers {
+		*r = touched{names: map[string]bool{}, all: true}
+	}
 	s.mu.Unlock()
 	s.changed()
 	return nil
@@ -153,6 +181,5 @@ func (s *store[T]) all() (byName map[string]T, synced bool) {
 
 func newStore[T any](parse func(*object.Object) T, same func(a, b T) bool,
 	changed func()) *store[T] {
-	return &store[T]{parse: parse, same: same, changed: changed, byName: map[string]T{},
-		touched: touched{names: map[string]bool{}}}
+	return &store[T]{parse: parse, same: same, changed: changed, byName: map[string]T{}}
 }

@@ -14,10 +14,10 @@ type Sink interface {
 	DeletePolicy(n Name)
 	PutClusterPolicy(p ClusterPolicy)
 	DeleteClusterPolicy(name string)
-	// SetNodeLabels is called with the labels of all Nodes, by name, when the labels of a Node
-	// changed. Nil labels mean that the Node has more labels than are kept. A Node without labels
-	// has an empty map.
-	SetNodeLabels(labels map[string]map[string]string)
+	// SetNodeLabels is called with the labels of new Nodes and of Nodes whose labels changed, by
+	// name, and with the names of Nodes that are gone. Its first call has all Nodes. Nil labels
+	// mean that the Node has more labels than are kept. A Node without labels has an empty map.
+	SetNodeLabels(labels map[string]map[string]string, gone []string)
 	// Listed is called once, after everything that existed has been put.
 	Listed()
 	// SetFailing reports whether policies or namespaces cannot be read. False means that they can

@@ -160,7 +160,8 @@ func New(o PolicyConfig) *Keeper {
 			RetryMax: retry}),
 		revoker: revocation.New(), denied: droplog.New(o.Log),
 		received: received{planner: planner.New(o.Node), pods: map[policy.Name]policy.Pod{},
-			outside: map[policy.Name][]netip.Addr{}, held: map[policy.Name]bool{}},
+			outside: map[policy.Name][]netip.Addr{}, held: map[policy.Name]bool{},
+			nodeLabels: map[string]map[string]string{}},
 		own: owned{attached: map[policy.Key]bool{}},
 	}
 	k.known = known.New(k.view)

@@ -130,11 +130,19 @@ func (k *Keeper) SetPrefixes(prefixes map[string][]netip.Prefix) {
 	})
 }
 
-// SetNodeLabels sets the labels of each Node. Nil labels mean that a Node has more than are kept.
-func (k *Keeper) SetNodeLabels(labels map[string]map[string]string) {
+// SetNodeLabels sets the labels of new and changed Nodes, and forgets the Nodes that are gone. Nil
+// labels mean that a Node has more than are kept.
+func (k *Keeper) SetNodeLabels(labels map[string]map[string]string, gone []string) {
 	k.do(func() {
-		k.nodeLabels = labels
-		k.setNodesLocked()
+		changed := make(map[string]policy.PeerNode, len(labels))
+		for name, l := range labels {
+			k.nodeLabels[name] = l
+			changed[name] = k.nodeLocked(name)
+		}
+		for _, name := range gone {
+			delete(k.nodeLabels, name)
+		}
+		k.planner.ChangeNodes(changed, gone)
 	})
 }
 
@@ -149,19 +157,19 @@ func (k *Keeper) SetNodeAddrs(addrs map[string][]netip.Addr) {
 	}
 	k.do(func() {
 		k.nodeAddrs = maps.Clone(addrs)
-		k.setNodesLocked()
+		nodes := make(map[string]policy.PeerNode, len(k.nodeLabels))
+		for name := range k.nodeLabels {
+			nodes[name] = k.nodeLocked(name)
+		}
+		k.planner.SetNodes(nodes)
 		k.planner.SetNodeAddrs(slices.Concat(slices.Collect(maps.Values(addrs))...))
 	})
 }
 
-// setNodesLocked passes the nodes with their labels and addresses to the planner.
-func (k *Keeper) setNodesLocked() {
-	nodes := make(map[string]policy.PeerNode, len(k.nodeLabels))
-	for name, labels := range k.nodeLabels {
-		nodes[name] = policy.PeerNode{Labels: labels, Excess: labels == nil,
-			Addrs: k.nodeAddrs[name]}
-	}
-	k.planner.SetNodes(nodes)
+// nodeLocked returns a node with its labels and addresses.
+func (k *Keeper) nodeLocked(name string) policy.PeerNode {
+	labels := k.nodeLabels[name]
+	return policy.PeerNode{Labels: labels, Excess: labels == nil, Addrs: k.nodeAddrs[name]}
 }
 
 // AttachmentsChanged makes the loop read the records of pods, some of which may have changed.

@@ -281,7 +281,7 @@ func TestClusterPolicyIsInForceAndNamed(t *testing.T) {
 	}
 
 	const other = "198.19.0.7"
-	n.SetNodeLabels(map[string]map[string]string{"there": {}})
+	n.SetNodeLabels(map[string]map[string]string{"there": {}}, nil)
 	n.step()
 	wantEgress := func(want string) {
 		t.Helper()

@@ -115,12 +115,40 @@ func (p *Planner) changedSet(s *members) {
 	p.changed[s.name] = s
 }
 
-// SetNodes sets the nodes, by name.
+// SetNodes sets the nodes, by name. It keeps the map, which the caller must not use any more.
 func (p *Planner) SetNodes(nodes map[string]policy.PeerNode) {
 	p.nodes = nodes
 	for _, s := range p.sets {
 		p.placeNodes(s)
 	}
+}
+
+// ChangeNodes adds or replaces nodes, by name, and forgets the nodes that are gone. It costs what
+// the sets cost that select one of these nodes, before or after.
+func (p *Planner) ChangeNodes(put map[string]policy.PeerNode, gone []string) {
+	var concerned []policy.PeerNode
+	if p.nodes == nil {
+		p.nodes = make(map[string]policy.PeerNode, len(put))
+	}
+	for _, name := range gone {
+		concerned = append(concerned, p.nodes[name])
+		delete(p.nodes, name)
+	}
+	for name, n := range put {
+		concerned = append(concerned, p.nodes[name], n)
+		p.nodes[name] = n
+	}
+
+	for _, s := range p.sets {
+		if s.def.Kind == policy.KindNodes && slices.ContainsFunc(concerned, s.selects) {
+			p.placeNodes(s)
+		}
+	}
+}
+
+// selects reports whether s, a set of nodes, has the addresses of n.
+func (s *members) selects(n policy.PeerNode) bool {
+	return n.Excess && s.def.Denied || !n.Excess && s.def.Pods.Matches(n.Labels)
 }
 
 // placeNodes puts all selected nodes into one set.
@@ -130,7 +158,7 @@ func (p *Planner) placeNodes(s *members) {
 	}
 	var addrs []netip.Addr
 	for _, n := range p.nodes {
-		if n.Excess && s.def.Denied || !n.Excess && s.def.Pods.Matches(n.Labels) {
+		if s.selects(n) {
 			addrs = append(addrs, n.Addrs...)
 		}
 	}

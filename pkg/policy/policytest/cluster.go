@@ -1,6 +1,7 @@
 package policytest
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -157,20 +158,47 @@ var ranges = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/30"),
 	netip.MustParsePrefix("198.18.0.4/30"), netip.MustParsePrefix("fd42::/126"),
 	netip.MustParsePrefix("fd42::4/126")}
 
+// changeNodes changes the nodes, and passes them to the planner: all, or only what changed.
+func (w *World) changeNodes(t *rapid.T, p *planner.Planner) {
+	before := w.Nodes
+	w.Nodes = map[string]policy.PeerNode{}
+	for _, name := range []string{"here", "there", "far"} {
+		n, had := before[name]
+		switch rapid.IntRange(0, 3).Draw(t, "change of a node") {
+		case 0:
+			continue
+		case 1:
+			if !had {
+				continue
+			}
+		default:
+			n = policy.PeerNode{Labels: DrawLabels(t)}
+			for _, a := range slices.Concat(Outside, PodAddrs(1)) {
+				if rapid.Bool().Draw(t, "address of a node") {
+					n.Addrs = append(n.Addrs, a)
+				}
+			}
+		}
+		w.Nodes[name] = n
+	}
+
+	if rapid.Bool().Draw(t, "all nodes") {
+		p.SetNodes(maps.Clone(w.Nodes))
+		return
+	}
+	var gone []string
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if _, has := w.Nodes[name]; !has {
+			gone = append(gone, name)
+		}
+	}
+	p.ChangeNodes(maps.Clone(w.Nodes), gone)
+}
+
 func (w *World) changeCluster(t *rapid.T, p *planner.Planner) {
 	switch rapid.IntRange(0, 5).Draw(t, "change of cluster") {
 	case 5:
-		w.Nodes = map[string]policy.PeerNode{}
-		for _, name := range []string{"here", "there"} {
-			var addrs []netip.Addr
-			for _, a := range slices.Concat(Outside, PodAddrs(1)) {
-				if rapid.Bool().Draw(t, "address of a node") {
-					addrs = append(addrs, a)
-				}
-			}
-			w.Nodes[name] = policy.PeerNode{Labels: DrawLabels(t), Addrs: addrs}
-		}
-		p.SetNodes(w.Nodes)
+		w.changeNodes(t, p)
 		p.SetNodeAddrs(w.nodeAddrs())
 	case 0:
 		name := drawClusterPolicy(t).Name

@@ -2,6 +2,7 @@ package policytest
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -297,8 +298,8 @@ func (w *World) NewPlanner() *planner.Planner {
 // TellAll passes everything to a new planner, in any order.
 func (w *World) TellAll() *planner.Planner {
 	p := w.NewPlanner()
-	tell := []func(){func() { p.SetRanges(w.Ranges) }, func() { p.SetNodes(w.Nodes) },
-		func() { p.SetNodeAddrs(w.nodeAddrs()) }}
+	tell := []func(){func() { p.SetRanges(w.Ranges) },
+		func() { p.SetNodes(maps.Clone(w.Nodes)) }, func() { p.SetNodeAddrs(w.nodeAddrs()) }}
 	for _, v := range w.Cluster {
 		tell = append(tell, func() { p.PutClusterPolicy(v) })
 	}

@@ -137,17 +137,18 @@ func (s *sink) do(f func()) {
 	}
 }
 
-func (s *sink) PutPod(p policy.Pod)                        { s.do(func() { s.pods[p.Name] = p }) }
-func (s *sink) DeletePod(n policy.Name)                    { s.do(func() { delete(s.pods, n) }) }
-func (s *sink) PutNamespace(n policy.Namespace)            { s.do(func() { s.namespaces[n.Name] = n }) }
-func (s *sink) DeleteNamespace(name string)                { s.do(func() { delete(s.namespaces, name) }) }
-func (s *sink) PutPolicy(p policy.Policy)                  { s.do(func() { s.policies[p.Name] = p }) }
-func (s *sink) DeletePolicy(n policy.Name)                 { s.do(func() { delete(s.policies, n) }) }
-func (s *sink) PutClusterPolicy(policy.ClusterPolicy)      {}
-func (s *sink) DeleteClusterPolicy(string)                 {}
-func (s *sink) SetNodeLabels(map[string]map[string]string) {}
-func (s *sink) SetFailing(bool)                            {}
-func (s *sink) Listed()                                    {}
+func (s *sink) SetNodeLabels(map[string]map[string]string, []string) {}
+
+func (s *sink) PutPod(p policy.Pod)                   { s.do(func() { s.pods[p.Name] = p }) }
+func (s *sink) DeletePod(n policy.Name)               { s.do(func() { delete(s.pods, n) }) }
+func (s *sink) PutNamespace(n policy.Namespace)       { s.do(func() { s.namespaces[n.Name] = n }) }
+func (s *sink) DeleteNamespace(name string)           { s.do(func() { delete(s.namespaces, name) }) }
+func (s *sink) PutPolicy(p policy.Policy)             { s.do(func() { s.policies[p.Name] = p }) }
+func (s *sink) DeletePolicy(n policy.Name)            { s.do(func() { delete(s.policies, n) }) }
+func (s *sink) PutClusterPolicy(policy.ClusterPolicy) {}
+func (s *sink) DeleteClusterPolicy(string)            {}
+func (s *sink) SetFailing(bool)                       {}
+func (s *sink) Listed()                               {}
 
 // read returns the objects of a step as veild reads them from the API server.
 func (s *server) read(t *testing.T, what fmt.Stringer, st step,
