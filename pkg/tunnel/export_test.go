@@ -6,3 +6,10 @@ func (m *Manager) Unsettle() {
 	defer m.mu.Unlock()
 	m.settled = false
 }
+
+// Settled reports whether m knows that its last reading matches the last Spec.
+func (m *Manager) Settled() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.settled
+}

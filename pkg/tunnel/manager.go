@@ -175,7 +175,8 @@ func (m *Manager) Status(ctx context.Context) (LiveState, error) {
 
 // Watch reads the devices, like Status, and reports whether they differ from the last Spec. The
 // kernel has no notification for such changes. If they differ, the next Sync reads and corrects
-// them.
+// them. Watch compares all peers with the Spec only if more than the counters changed since the
+// last reading.
 func (m *Manager) Watch(ctx context.Context) (differs bool, err error) {
 	m.reading.Lock()
 	defer m.reading.Unlock()
@@ -185,19 +186,19 @@ func (m *Manager) Watch(ctx context.Context) (differs bool, err error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	differs = m.want != nil && !Diff(*m.want, st, m.now()).Empty()
-	switch {
-	case differs:
-		m.have = nil
-	case m.want != nil && m.have != nil:
-		// A Sync since the reading has settled its own state, and there was no other reading.
-		m.settled = true
+	if m.want == nil || m.settled {
+		// A Sync since the reading has settled its own state.
+		return false, nil
 	}
+	if differs = !Diff(*m.want, st, m.now()).Empty(); differs {
+		m.have = nil
+	}
+	m.settled = m.have != nil
 	return differs, nil
 }
 
 // read reads the devices. current reports whether no Sync ended during the reading. If so, read
-// stores the result as have.
+// stores the result as have. It stays settled if nothing but the counters changed.
 func (m *Manager) read(ctx context.Context) (st LiveState, current bool, err error) {
 	m.reading.Lock()
 	defer m.reading.Unlock()
@@ -222,7 +223,8 @@ func (m *Manager) readLocked(ctx context.Context) (st LiveState, current bool, e
 	}
 	m.observeLocked(st)
 	if current = m.writes == writes; current {
-		m.have, m.settled = &st, false
+		m.settled = m.settled && m.have != nil && st.sameAs(*m.have)
+		m.have = &st
 	}
 	return st, current, nil
 }

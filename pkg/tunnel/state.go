@@ -77,6 +77,28 @@ type PeerState struct {
 	Unanswered time.Time `json:"unanswered"`
 }
 
+// sameAs reports whether st has the configuration of have, in the same order, and each peer its
+// claimed endpoint. If have matches a Spec, st then matches it too. It may return false if in
+// doubt.
+func (st LiveState) sameAs(have LiveState) bool {
+	return slices.EqualFunc(st.Devices, have.Devices, func(d, e DeviceState) bool {
+		if d.Name != e.Name || d.Kind != e.Kind || d.Served != e.Served || d.Ours != e.Ours ||
+			d.PublicKey != e.PublicKey || d.ListenPort != e.ListenPort || d.Mark != e.Mark ||
+			len(d.Peers) != len(e.Peers) {
+			return false
+		}
+		for i := range d.Peers {
+			p, q := &d.Peers[i], &e.Peers[i]
+			if p.PublicKey != q.PublicKey || p.Keepalive != q.Keepalive || p.HasPreshared ||
+				p.Claimed.IsValid() && p.Endpoint != p.Claimed ||
+				!slices.Equal(p.AllowedIPs, q.AllowedIPs) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // after returns the state of the devices once the changes c, of want, were applied to st. It does
 // not modify st.
 func (st LiveState) after(want Spec, c Changes) LiveState {
