@@ -1,9 +1,6 @@
 package guard
 
-import (
-	"net/netip"
-	"slices"
-)
+import "net/netip"
 
 // Update is Apply for settings that follow those of the last Apply or Update. If they differ in few
 // addresses of nodes and services and sources of datagrams, it changes these without reading the kernel's state.
@@ -37,7 +34,8 @@ const mostChanged = 8192
 
 // partOf returns the difference of was and is. gone is was with only the addresses of nodes and
 // services and the sources that is lacks. fresh is is with only those that was lacks. ok is false
-// if other settings differ, if a list is not sorted, or if too many addresses differ.
+// if other settings differ, if a list is not sorted or has an address twice, or if too many
+// addresses differ.
 func partOf(was, is Settings) (gone, fresh Settings, ok bool) {
 	gone, fresh = was, is
 	var sameNodes, sameVIPs, sameSources bool
@@ -67,14 +65,20 @@ func partOf(was, is Settings) (gone, fresh Settings, ok bool) {
 }
 
 // differing returns the addresses that only was has (gone) and that only is has (fresh). ok is
-// false if a list is not sorted, if one list is nil, or if more than mostChanged addresses differ.
+// false if a list is not sorted or has an address twice, if one list is nil, or if more than
+// mostChanged addresses differ.
 func differing(was, is []netip.Addr) (gone, fresh []netip.Addr, ok bool) {
 	gone, fresh = []netip.Addr{}, []netip.Addr{}
 	if was == nil || is == nil {
 		return gone, fresh, was == nil && is == nil
 	}
 	ascending := func(list []netip.Addr) bool {
-		return slices.IsSortedFunc(list, netip.Addr.Compare)
+		for i := 1; i < len(list); i++ {
+			if list[i-1].Compare(list[i]) >= 0 {
+				return false
+			}
+		}
+		return true
 	}
 	if !ascending(was) || !ascending(is) {
 		return nil, nil, false

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// someAddrs returns sorted addresses, without duplicates.
+// someAddrs returns sorted addresses, rarely with a duplicate.
 func someAddrs(t *rapid.T, label string) []netip.Addr {
 	out := []netip.Addr{}
 	for _, text := range []string{"198.18.0.1", "198.18.0.2", "198.18.0.3", "fd42::1", "fd42::2"} {
@@ -18,17 +18,39 @@ func someAddrs(t *rapid.T, label string) []netip.Addr {
 			out = append(out, netip.MustParseAddr(text))
 		}
 	}
+	if len(out) > 0 && rapid.IntRange(0, 9).Draw(t, label+" twice") == 0 {
+		out = slices.Insert(out, 0, out[0])
+	}
 	return out
+}
+
+// otherSettings returns settings without the fields that an Update of a part changes.
+func otherSettings(t *rapid.T) Settings {
+	s := Settings{Unsampled: rapid.Bool().Draw(t, "unsampled")}
+	for _, r := range lab().Ranges {
+		if rapid.Bool().Draw(t, "range") {
+			s.Ranges = append(s.Ranges, r)
+		}
+	}
+	s.PodPrefixes = rapid.SampledFrom([][]netip.Prefix{nil, {},
+		prefixes("198.18.5.0/24", "fd42:1:0:5::/64"), prefixes("198.18.6.0/24")}).Draw(t,
+		"pod prefixes")
+	if rapid.Bool().Draw(t, "self known") {
+		s.SelfAddrs = someAddrs(t, "self")
+	}
+	return s
 }
 
 // Diff of everything is the oracle of what Update does.
 func TestPartOfSettingsChangesWhatDiffers(t *testing.T) {
 	alone := 0
 	rapid.Check(t, func(t *rapid.T) {
-		draw := func() Settings {
-			s := lab()
-			s.NodeAddrs, s.VIPs = someAddrs(t, "nodes"), someAddrs(t, "services")
-			s.SelfAddrs = someAddrs(t, "self")[:0]
+		vips := rapid.Bool().Draw(t, "vips known")
+		draw := func(s Settings) Settings {
+			s.NodeAddrs = someAddrs(t, "nodes")
+			if vips {
+				s.VIPs = someAddrs(t, "services")
+			}
 			switch rapid.IntRange(0, 5).Draw(t, "datagrams") {
 			case 0:
 				s.Datagrams = nil
@@ -40,10 +62,18 @@ func TestPartOfSettingsChangesWhatDiffers(t *testing.T) {
 			}
 			return s
 		}
-		was, is := draw(), draw()
+		before := otherSettings(t)
+		after := before
+		if rapid.IntRange(0, 4).Draw(t, "others change") == 0 {
+			after = otherSettings(t)
+		}
+		was, is := draw(before), draw(after)
 		gone, fresh, ok := partOf(was, is)
 		if !ok {
 			return
+		}
+		if !before.Equal(after) {
+			t.Fatalf("a part is updated, although others change from\n%+v\nto\n%+v", before, after)
 		}
 
 		alone++

@@ -43,6 +43,36 @@ func genPart(t *rapid.T, w Want) Want {
 	return w
 }
 
+// genOthers returns w with other fields besides the peers and node addresses. Some of their
+// addresses and ranges are a peer's addresses and prefixes.
+func genOthers(t *rapid.T, w Want) Want {
+	ranges := func(label string, of ...string) (out []netip.Prefix) {
+		for _, r := range prefixes(of...) {
+			if rapid.Bool().Draw(t, label) {
+				out = append(out, r)
+			}
+		}
+		return out
+	}
+	w.Devices = rapid.SampledFrom([][]TunnelDevice{nil, {{Name: "veil0", MTU: 1420}},
+		{{Name: "veil0"}, {Name: "veil1", MTU: 1300}}}).Draw(t, "devices")
+	w.ClusterRanges = ranges("cluster range", "198.18.128.0/17", "fd42:aaaa::/32")
+	w.ServiceRanges = ranges("service range", "198.19.0.0/16", "203.0.113.0/28", "fd42:bbbb::/108")
+	w.ClosedRanges = ranges("closed range", "198.18.0.22/32", "198.18.130.0/24", "169.254.0.0/16",
+		"fe80::/10")
+	w.SelfAddrs = nil
+	for _, a := range addrs("198.18.0.1", "198.18.0.23", "fd42::21") {
+		if rapid.Bool().Draw(t, "self") {
+			w.SelfAddrs = append(w.SelfAddrs, a)
+		}
+	}
+	w.Masquerade = rapid.Bool().Draw(t, "masquerade")
+	w.ReflectMarks = rapid.Bool().Draw(t, "reflect marks")
+	w.Flowtable = rapid.Bool().Draw(t, "flowtable")
+	w.TunnelPort = rapid.SampledFrom([]int{0, 51820, 51821}).Draw(t, "port")
+	return w
+}
+
 // Plan and Diff of everything are the oracle of what is planned for changed peers alone.
 func TestPlanOfChangedPeersEqualsPlanOfAll(t *testing.T) {
 	alone, all := 0, 0
@@ -63,11 +93,21 @@ func TestPlanOfChangedPeersEqualsPlanOfAll(t *testing.T) {
 				}
 			}
 
+			if rapid.IntRange(0, 4).Draw(t, "others change") == 0 {
+				next = genOthers(t, next)
+			}
+
 			was, is := Plan(w), Plan(next)
 			all++
 			ops, routes, ok := h.planPart(w, next)
 			if ok {
 				alone++
+				same := next
+				same.Peers, same.NodeAddrs = w.Peers, w.NodeAddrs
+				if !same.equal(w) {
+					t.Fatalf("planned for few peers, although more changed from\n%+v\nto\n%+v", w,
+						next)
+				}
 			} else {
 				h.destinations = nil
 				ops, routes = Diff(was, is), is.Routes
