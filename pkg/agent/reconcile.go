@@ -86,6 +86,7 @@ func (l *loop) gather() (inputs, []cluster.Refusal, error) {
 	rules.ServiceRanges = slices.Concat(rules.ServiceRanges, added)
 	in.table, refusals = l.resolver.Resolve(rules,
 		withOwnKey(state, in.cfg.Node, in.key.Public()), lastGood)
+	l.metrics.ObserveDecided(l.resolver.Decided())
 	in.table.ServiceRanges, in.rangeProblems = added, problems
 	if !state.Synced {
 		have, err := l.guard.Read()
@@ -170,15 +171,10 @@ func (l *loop) shutForLinks(d *decision) error {
 // believed if it claims this key.
 func withOwnKey(s cluster.State, self string, key wgkey.Public) cluster.State {
 	keys := []cluster.Key{{Public: key}}
-	foreign := func(n cluster.Node) bool {
-		return n.Name == self && (n.Claim == nil || !slices.Equal(n.Claim.Keys, keys))
-	}
-	if !slices.ContainsFunc(s.Nodes, foreign) {
-		return s
-	}
-	s.Nodes = slices.Clone(s.Nodes)
-	for i, n := range s.Nodes {
-		if !foreign(n) {
+	cloned := false
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if n.Name != self || n.Claim != nil && slices.Equal(n.Claim.Keys, keys) {
 			continue
 		}
 		var c cluster.Claim
@@ -186,6 +182,9 @@ func withOwnKey(s cluster.State, self string, key wgkey.Public) cluster.State {
 			c = *n.Claim
 		}
 		c.Keys = keys
+		if !cloned {
+			s.Nodes, cloned = slices.Clone(s.Nodes), true
+		}
 		s.Nodes[i].Claim = &c
 	}
 	return s

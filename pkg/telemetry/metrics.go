@@ -20,6 +20,7 @@ type Metrics struct {
 	add         prometheus.Histogram
 	apply       prometheus.Histogram
 	applyErrors prometheus.Counter
+	decided     prometheus.Counter
 	programming prometheus.Histogram
 	programmed  sync.Once
 	policing    prometheus.Histogram
@@ -49,6 +50,11 @@ func NewMetrics(snapshot Snapshot, perPeer bool) *Metrics {
 			Help: "Attempts to make the kernel match a table revision that failed in part " +
 				"or whole.",
 		}),
+		decided: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: "table", Name: "decided_nodes_total",
+			Help: "Nodes about which turns decided. A turn decides about nodes that changed and " +
+				"nodes that claim the same, or about all if these are many.",
+		}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: "metrics", Name: "refused_total",
 			Help: "Requests for metrics that were refused because the answer would have crossed " +
@@ -56,7 +62,7 @@ func NewMetrics(snapshot Snapshot, perPeer bool) *Metrics {
 		}),
 	}
 
-	m.Registry.MustRegister(m.add, m.apply, m.applyErrors, m.refused,
+	m.Registry.MustRegister(m.add, m.apply, m.applyErrors, m.decided, m.refused,
 		&collector{snapshot: snapshot, perPeer: perPeer, now: time.Now},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(
 			collectors.ProcessCollectorOpts{}))
@@ -74,6 +80,9 @@ func (m *Metrics) ObserveApply(d time.Duration, err error) {
 		m.applyErrors.Inc()
 	}
 }
+
+// ObserveDecided records about how many nodes a turn decided.
+func (m *Metrics) ObserveDecided(nodes int) { m.decided.Add(float64(nodes)) }
 
 // collector reads a snapshot for each scrape.
 type collector struct {

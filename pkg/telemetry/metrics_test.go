@@ -93,6 +93,7 @@ func TestMetricsSayWhatTheSnapshotSays(t *testing.T) {
 	m.ObserveAdd(40 * time.Millisecond)
 	m.ObserveApply(time.Millisecond, nil)
 	m.ObserveApply(time.Millisecond, errors.New("x"))
+	m.ObserveDecided(6)
 
 	families := gather(t, m)
 	for _, c := range []struct {
@@ -131,6 +132,7 @@ func TestMetricsSayWhatTheSnapshotSays(t *testing.T) {
 		{"kubeveil_cni_add_duration_seconds", "", 1},
 		{"kubeveil_table_apply_duration_seconds", "", 2},
 		{"kubeveil_table_apply_errors_total", "", 1},
+		{"kubeveil_table_decided_nodes_total", "", 6},
 	} {
 		if got, ok := value(families, c.name, c.labels); !ok || got != c.want {
 			t.Errorf("%s{%s} is %v (present: %t), want %v", c.name, c.labels, got, ok, c.want)
