@@ -258,6 +258,34 @@ func TestConnectionOfUnknownOriginIsRevoked(t *testing.T) {
 	}
 }
 
+// A plan that came in force in a step that failed ends the connections that it forbids, although
+// the next step finds nothing to change.
+func TestConnectionsAreRevokedAfterAStepThatFailed(t *testing.T) {
+	n, _ := newFastNode(t)
+	n.attach("client", 1)
+	n.attach("server", 2)
+	n.AttachmentsChanged()
+	n.step()
+	client, server := n.open()
+	n.must(n.revoker.Once)
+	if !says(client, server) {
+		t.Fatal("the connection was not taken up")
+	}
+
+	n.PutPolicy(denyAll)
+	n.Keeper.fast = deadly{allow: true}
+	if err := n.Host.Do(n.Keeper.step); err == nil {
+		t.Fatal("the step succeeded")
+	}
+	n.Keeper.fast = deadly{}
+	n.step()
+	n.must(n.revoker.Once)
+	n.must(n.revoker.Close)
+	if says(client, server) {
+		t.Error("a connection continues that a policy forbids")
+	}
+}
+
 // Connections of the fast path continue if the policy allows them, and end if it does not.
 func TestConnectionsOfTheFastPathAreJudged(t *testing.T) {
 	for _, allowed := range []bool{true, false} {

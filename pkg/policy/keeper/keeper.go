@@ -121,6 +121,8 @@ type owned struct {
 	table nftables.PolicyTable
 	// bare reports whether Begin made a table in which all pods are mute.
 	bare bool
+	// shrinks reports whether known connections must be judged once a plan is in force.
+	shrinks bool
 	// attached are the keys whose addresses the planner has.
 	attached map[policy.Key]bool
 	// touched is when records and reservations were last touched before attach read them. records
@@ -288,9 +290,12 @@ func (k *Keeper) step() error {
 
 	result, err := k.force(plan, told)
 	errs = append(errs, err)
+	// An attempt that failed may have changed the kernel, and the next one then changes nothing.
+	k.own.shrinks = k.own.shrinks || result.Shrinks || last == nil || err != nil
 	if err == nil {
 		errs = append(errs, k.paths.OpenPolicy())
-		if result.Shrinks || last == nil {
+		if k.own.shrinks {
+			k.own.shrinks = false
 			k.revoker.Ask()
 		}
 		if !changed.IsZero() && k.programmed != nil && result.Changes > 0 {
