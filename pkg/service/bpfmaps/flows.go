@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/netip"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/sysctl"
@@ -84,7 +85,7 @@ func (t *Table) EachFlow(fn func(Flow) bool) error {
 
 			flags, used := v.Flags, v.Used
 			if k.Proto != unix.IPPROTO_UDP {
-				flags, used = t.withReplies(k, v)
+				flags, used = withReplies([]*ebpf.Map{t.maps[MapTCP], t.maps[MapOpening]}, k, v)
 			}
 			// Signed: another processor may have used it in a later second than now.
 			if int32(uint32(now.Sec)-used) > timeouts.of(k.Proto, flags) {
@@ -100,13 +101,13 @@ func (t *Table) EachFlow(fn func(Flow) bool) error {
 }
 
 // withReplies returns the flags of both ends of a TCP flow, and when an end last sent a packet. k
-// and v are its forward entry, which has the flags of the client. The egress reply entry has the
-// flags of the backend.
-func (t *Table) withReplies(k flowKey, v flowEntry) (flags, used uint32) {
+// and v are its forward entry, which has the flags of the client. The egress reply entry, in the
+// first of the tables that has it, has the flags of the backend.
+func withReplies(tables []*ebpf.Map, k flowKey, v flowEntry) (flags, used uint32) {
 	key := flowKey{Src: v.Addr, Sport: v.Port, Dst: k.Src, Dport: k.Sport, Proto: k.Proto, Way: flowOut}
-	for _, name := range []string{MapTCP, MapOpening} {
+	for _, table := range tables {
 		var r flowEntry
-		if t.maps[name].Lookup(key, &r) != nil || r.Addr != k.Dst || r.Port != k.Dport {
+		if table.Lookup(key, &r) != nil || r.Addr != k.Dst || r.Port != k.Dport {
 			continue
 		}
 		if used = v.Used; int32(r.Used-used) > 0 {

@@ -1,7 +1,6 @@
 package bpfmaps
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -38,8 +36,8 @@ const (
 // them. Their entries are copied:
 //
 //   - once in full, by Open, or by TakeOver if Open did not find the map
-//   - what is newer than that, by CopyNewer, while the programs are replaced
-//   - once more in full, by Replaced
+//   - of flow tables what is newer than that, by CopyNewer, while the programs are replaced
+//   - once more by Replaced: what is newer of flow tables, all of other maps
 //
 // Then no program writes them, and their pins are removed. A process that is killed earlier leaves
 // the pins, and the next one copies again.
@@ -53,7 +51,8 @@ type formerMap struct {
 	*ebpf.Map
 	id   ebpf.MapID
 	name string
-	// since is when the last copy began, in seconds of CLOCK_MONOTONIC.
+	// since is when the last copy began, in seconds of CLOCK_MONOTONIC. 0 means that no entry was
+	// copied yet.
 	since uint32
 }
 
@@ -142,8 +141,7 @@ func (t *Table) openFormer() error {
 		}
 	}
 
-	all := func(formerMap) bool { return true }
-	if err := t.copyFormer(all, 0); err != nil {
+	if err := t.copyFormer(func(formerMap) bool { return true }); err != nil {
 		return err
 	}
 	return t.boundFormer()
@@ -170,32 +168,47 @@ func (t *Table) boundFormer() error {
 	return errors.Join(errs...)
 }
 
-// copyFormer copies entries of the former maps to ours of the same name, where an entry with the
-// same key stays. It copies the maps for which which returns true. With a margin, it
-// copies only flows that were used since the last copy began, or up to margin seconds before.
-func (t *Table) copyFormer(which func(formerMap) bool, margin uint32) error {
+// copyFormer copies entries of the former maps to ours of the same name: of the maps for which
+// which returns true. An entry of ours stays, unless it is a flow that a replaced program wrote
+// later: supersedes. Of a flow table that was copied before, it copies only the flows that were
+// used since then.
+func (t *Table) copyFormer(which func(formerMap) bool) error {
 	for i := range t.former.maps {
 		f := &t.former.maps[i]
 		if !which(*f) {
 			continue
 		}
-		if err := t.copyOne(f, margin); err != nil {
+		if err := t.copyOne(f); err != nil {
 			return fmt.Errorf("copy map %s of another size: %w", f.name, err)
 		}
 	}
 	return nil
 }
 
-func (t *Table) copyOne(f *formerMap, margin uint32) error {
+func (t *Table) copyOne(f *formerMap) error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
 		return err
 	}
-	to, copied := t.maps[f.name], 0
-	err := eachRaw(f.Map, func(key, value []byte) error {
-		if margin > 0 && int32(usedOf(value)-f.since) < -int32(margin) {
-			return nil
-		}
+	var copied int
+	var err error
+	if f.isFlows() {
+		copied, err = copyFlows(f, t.maps[f.name], uint32(now.Sec))
+	} else {
+		copied, err = copyMissing(f.Map, t.maps[f.name])
+	}
+	if err != nil {
+		return err
+	}
+	t.log.Debug("entries copied from a map of services of another size", "map", f.name,
+		"entries", copied, "all", f.since == 0 || !f.isFlows())
+	f.since = uint32(now.Sec)
+	return nil
+}
+
+// copyMissing copies the entries that the other map lacks, and returns their number.
+func copyMissing(from, to *ebpf.Map) (copied int, err error) {
+	err = eachRaw(from, func(key, value []byte) error {
 		err := to.Update(key, value, ebpf.UpdateNoExist)
 		if errors.Is(err, ebpf.ErrKeyExist) {
 			return nil
@@ -203,23 +216,12 @@ func (t *Table) copyOne(f *formerMap, margin uint32) error {
 		copied++
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	f.since = uint32(now.Sec)
-	t.log.Debug("entries copied from a map of services of another size", "map", f.name,
-		"entries", copied, "all", margin == 0)
-	return nil
+	return copied, err
 }
 
 // isFlows reports whether f is a flow table.
 func (f formerMap) isFlows() bool {
 	return slices.Contains([]string{MapTCP, MapOpening, MapUDP}, f.name)
-}
-
-// usedOf returns when a flow was last used.
-func usedOf(entry []byte) uint32 {
-	return binary.NativeEndian.Uint32(entry[unsafe.Offsetof(flowEntry{}.Used):])
 }
 
 // TakeOver prepares the replacement of an attached program: it copies the maps of the program that
@@ -258,16 +260,15 @@ func (t *Table) takeOverMap(id ebpf.MapID) error {
 	if err := t.keepFormer(m); err != nil {
 		return err
 	}
-	return t.copyFormer(func(f formerMap) bool { return f.id == id }, 0)
+	return t.copyFormer(func(f formerMap) bool { return f.id == id })
 }
 
 // CopyNewer copies the flows that began, or went on, at programs of former maps since the last
 // copy. It walks through these maps, but copies little.
 func (t *Table) CopyNewer() error {
-	const margin = 2 // seconds: what a program calls now may be a second old
 	t.former.Lock()
 	defer t.former.Unlock()
-	return t.copyFormer(formerMap.isFlows, margin)
+	return t.copyFormer(formerMap.isFlows)
 }
 
 // copyFor copies the former maps that programs at these hooks write.
@@ -276,7 +277,7 @@ func (t *Table) copyFor(at Hooks) error {
 	defer t.former.Unlock()
 	return t.copyFormer(func(f formerMap) bool {
 		return slices.Contains(t.writersOf(f.name), at)
-	}, 0)
+	})
 }
 
 // Replaced records that all programs at these hooks are of this table. It copies the former maps
@@ -289,7 +290,7 @@ func (t *Table) Replaced(at Hooks) error {
 		return !slices.ContainsFunc(t.writersOf(f.name),
 			func(h Hooks) bool { return !t.former.replaced[h] })
 	}
-	if err := t.copyFormer(unused, 0); err != nil {
+	if err := t.copyFormer(unused); err != nil {
 		return err
 	}
 

@@ -56,8 +56,9 @@ const PinPrefix = "service_"
 var (
 	// tableMaps are the maps that the planner writes. They refer to each other.
 	tableMaps = []string{mapFrontends, mapBackends, mapMembers, mapSourceRanges}
-	// memoryMaps are the maps that programs write. Each can be adopted without the others.
-	memoryMaps = []string{mapAffinity, mapReplies, mapSends, MapTCP, MapOpening, MapUDP, MapQuotas,
+	// memoryMaps are the maps that programs write and whose entries a map of another size gets.
+	// Each can be adopted without the others.
+	memoryMaps = []string{mapAffinity, mapReplies, mapSends, MapTCP, MapOpening, MapUDP,
 		MapPodClients, MapPodClientShares}
 	// formerMaps are maps that no program uses any more. Their pins are removed, because they hold
 	// kernel memory.
@@ -95,6 +96,33 @@ const quotaShare = 64
 func (m Memory) quota() uint32 {
 	room := min(uint64(m.TCP), 4*uint64(m.Opening), 2*uint64(m.UDP))
 	return uint32(min(max(room/quotaShare, 1), 1<<16))
+}
+
+// dropQuotas removes the pin of MapQuotas if its slots have the numbers of another quota than that
+// of m. The new map is empty: each flow takes a slot again in the second of its next packet. The
+// quota follows from the sizes of the pinned flow tables. So call it before these change.
+func (t *Table) dropQuotas(m Memory) error {
+	var pinned Memory
+	for name, size := range map[string]*uint32{MapTCP: &pinned.TCP, MapOpening: &pinned.Opening,
+		MapUDP: &pinned.UDP} {
+		table, err := ebpf.LoadPinnedMap(t.Pin(name), nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("map %s: open pin: %w", name, err)
+		}
+		*size = table.MaxEntries()
+		table.Close()
+	}
+
+	if pinned.quota() == m.quota() {
+		return nil
+	}
+	if err := os.Remove(t.Pin(MapQuotas)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove pin of map %s: %w", MapQuotas, err)
+	}
+	return nil
 }
 
 // packetSpec returns the compiled programs for links, with their settings. m has the sizes of the
@@ -140,6 +168,9 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 		if err := os.Remove(t.Pin(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove pin of a former map: %w", err)
 		}
+	}
+	if err := t.dropQuotas(c.Memory); err != nil {
+		return probe.Explain(err)
 	}
 	for name, spec := range pinned {
 		if slices.Contains(tableMaps, name) {

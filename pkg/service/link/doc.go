@@ -9,7 +9,7 @@
 // conntrack: opened.go.
 //
 // It refuses to remove programs that are not its own. A link that takes no program is not an error:
-// the log reports that its packets are not translated.
+// the log reports that its packets are not translated, and it is tried again.
 //
 // Invariants: table loads the programs and owns their maps; only this package decides which of them
 // a link gets. It attaches them without a pin, so they live as long as the link.

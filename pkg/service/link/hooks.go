@@ -1,7 +1,11 @@
 package link
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -10,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 // tcx attaches programs at tcx, which kernels from 6.6 have.
@@ -96,4 +101,63 @@ func (clsact) tidy(h *nl.Handle, index int) error {
 		}
 	}
 	return tchook.DeleteClsact(h, index)
+}
+
+func closeAll(progs []*ebpf.Program) {
+	for _, p := range progs {
+		p.Close()
+	}
+}
+
+// findOurs returns our programs at a point, of any version. They have one of our names and one of
+// our maps.
+func findOurs(h *nl.Handle, hk hooks, p point) ([]*ebpf.Program, error) {
+	ids, err := hk.list(h, p)
+	if err != nil {
+		return nil, err
+	}
+	var ours []*ebpf.Program
+	for _, id := range ids {
+		prog, err := ebpf.NewProgramFromID(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			closeAll(ours)
+			return nil, fmt.Errorf("open program %d: %w", id, err)
+		}
+		if is, err := isOurs(prog); err != nil || !is {
+			prog.Close()
+			if err != nil {
+				closeAll(ours)
+				return nil, fmt.Errorf("look at program %d: %w", id, err)
+			}
+			continue
+		}
+		ours = append(ours, prog)
+	}
+	return ours, nil
+}
+
+func isOurs(prog *ebpf.Program) (bool, error) {
+	info, err := prog.Info()
+	if err != nil {
+		return false, err
+	}
+	if info.Type != ebpf.SchedCLS || !slices.Contains(linkPrograms, info.Name) {
+		return false, nil
+	}
+	maps, _ := info.MapIDs()
+	for _, id := range maps {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return false, err
+		}
+		name := bpfobj.MapName(m)
+		m.Close()
+		if strings.HasPrefix(name, bpfmaps.PinPrefix) {
+			return true, nil
+		}
+	}
+	return false, nil
 }

@@ -3,11 +3,8 @@ package link
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/netip"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
@@ -87,8 +85,11 @@ type Links struct {
 	routing  bool          // Options.HostRouting
 	patience time.Duration // podPatience
 
-	mu    sync.Mutex // held while programs at links change; confined has a lock of its own
-	whole bool       // whether AttachLinks left no program of another table
+	mu sync.Mutex // held while programs at links change; confined has a lock of its own
+	// attached reports whether AttachLinks came to all links. failed are the links, by index, whose
+	// programs could not be attached or replaced, with the reason. mu guards both.
+	attached bool
+	failed   map[int]string
 
 	confined  confined
 	ports     hostPorts
@@ -188,7 +189,7 @@ func (s *Links) AttachLinks() ([]string, error) {
 func (s *Links) attachLinks() (changed []string, whole bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer func() { s.whole = whole }()
+	s.attached, s.failed = false, map[int]string{}
 	if err := s.table.CopyNewer(); err != nil {
 		return nil, false, err
 	}
@@ -207,22 +208,66 @@ func (s *Links) attachLinks() (changed []string, whole bool, err error) {
 		return nil, false, probe.Explain(err)
 	}
 
-	whole = true
-	for _, l := range links {
-		did, err := s.attachLink(h, l)
-		changed = append(changed, did...)
-		if err != nil {
-			s.notTranslated(l, err)
-			whole = false
+	// Packets of clients outside come in by the links that are not of pods. A segment without its
+	// flow would be reset by this host, so the flows that the replaced programs made come next.
+	outside, pods := splitPods(links)
+	changed = s.attachAll(h, outside)
+	if len(changed) > 0 {
+		if err := s.table.CopyNewer(); err != nil {
+			return changed, false, err
 		}
 	}
+	changed = append(changed, s.attachAll(h, pods)...)
+	s.attached = true
+
 	s.routeLinks(h, links, true)
 	if err := s.dropPorts(); err != nil {
 		s.log.Warn("host ports of pods that are gone are still known", "error", err)
 	}
 
-	return changed, whole, nil
+	return changed, s.wholeLocked(), nil
 }
+
+// splitPods returns the links that are not of pods, and those of pods.
+func splitPods(links []nl.Link) (others, pods []nl.Link) {
+	for _, l := range links {
+		if l.Attrs().Group == abi.PodGroup {
+			pods = append(pods, l)
+		} else {
+			others = append(others, l)
+		}
+	}
+	return others, pods
+}
+
+// attachAll attaches the programs of links and returns what it changed. The caller holds mu.
+func (s *Links) attachAll(h *nl.Handle, links []nl.Link) (changed []string) {
+	for _, l := range links {
+		did, err := s.attachLink(h, l)
+		changed = append(changed, did...)
+		s.noteLocked(l, err)
+	}
+	return changed
+}
+
+// noteLocked records whether a link has its programs. It logs each reason once.
+func (s *Links) noteLocked(l nl.Link, err error) {
+	index := l.Attrs().Index
+	if err == nil {
+		delete(s.failed, index)
+		return
+	}
+	if s.failed[index] != err.Error() {
+		s.notTranslated(l, err)
+	}
+	if s.failed == nil {
+		s.failed = map[int]string{}
+	}
+	s.failed[index] = err.Error()
+}
+
+// wholeLocked reports whether no link has a program of another table.
+func (s *Links) wholeLocked() bool { return s.attached && len(s.failed) == 0 }
 
 // notTranslated logs that a link has no programs.
 func (s *Links) notTranslated(l nl.Link, err error) {
@@ -313,69 +358,5 @@ func (s *Links) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 	if err := hk.replace(h, p, name, prog, ours[0]); err != nil {
 		return "", err
 	}
-	err = assume() // again, because the old program ran until now
-	if p.dir == ingress && name != progPodIn {
-		// A segment without its flow would be reset by this host.
-		err = errors.Join(err, s.table.CopyNewer())
-	}
-	return "replaced " + name, err
-}
-
-func closeAll(progs []*ebpf.Program) {
-	for _, p := range progs {
-		p.Close()
-	}
-}
-
-// findOurs returns our programs at a point, of any version. They have one of our names and one of
-// our maps.
-func findOurs(h *nl.Handle, hk hooks, p point) ([]*ebpf.Program, error) {
-	ids, err := hk.list(h, p)
-	if err != nil {
-		return nil, err
-	}
-	var ours []*ebpf.Program
-	for _, id := range ids {
-		prog, err := ebpf.NewProgramFromID(id)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			closeAll(ours)
-			return nil, fmt.Errorf("open program %d: %w", id, err)
-		}
-		if is, err := isOurs(prog); err != nil || !is {
-			prog.Close()
-			if err != nil {
-				closeAll(ours)
-				return nil, fmt.Errorf("look at program %d: %w", id, err)
-			}
-			continue
-		}
-		ours = append(ours, prog)
-	}
-	return ours, nil
-}
-
-func isOurs(prog *ebpf.Program) (bool, error) {
-	info, err := prog.Info()
-	if err != nil {
-		return false, err
-	}
-	if info.Type != ebpf.SchedCLS || !slices.Contains(linkPrograms, info.Name) {
-		return false, nil
-	}
-	maps, _ := info.MapIDs()
-	for _, id := range maps {
-		m, err := ebpf.NewMapFromID(id)
-		if err != nil {
-			return false, err
-		}
-		name := bpfobj.MapName(m)
-		m.Close()
-		if strings.HasPrefix(name, bpfmaps.PinPrefix) {
-			return true, nil
-		}
-	}
-	return false, nil
+	return "replaced " + name, assume() // again, because the old program ran until now
 }

@@ -31,9 +31,10 @@ type lateLink struct {
 
 // WatchLinks attaches the programs to links as they appear or change, first to those that exist,
 // until ctx is done. Then it returns nil. Without tcx, a pod's new link gets the programs some
-// seconds after it appeared, unless another program has taken their place by then. If the kernel
-// lost changes, WatchLinks checks all links again. It must run on a thread in the node's network
-// namespace, after AttachLinks.
+// seconds after it appeared, unless another program has taken their place by then. A link whose
+// programs cannot be attached is tried again every podPatience. If the kernel lost changes,
+// WatchLinks checks all links again. It must run on a thread in the node's network namespace, after
+// AttachLinks.
 func (s *Links) WatchLinks(ctx context.Context) error {
 	h, err := nl.Open()
 	if err != nil {
@@ -62,22 +63,13 @@ func (s *Links) WatchLinks(ctx context.Context) error {
 		}
 	})
 
-	again := func(l nl.Link) bool {
-		select {
-		case late <- lateLink{l.Attrs().Index, time.Now().Add(s.patience)}:
-			return true
-		default:
-			return false
-		}
-	}
-
 	err = nl.WatchLinks(ctx, func(h *nl.Handle, l nl.Link) {
-		if s.waits(h, l) && again(l) {
+		if s.waits(h, l) && s.again(late, l.Attrs().Index) {
 			return
 		}
-		s.serveLink(h, l, false)
-		if s.routing { // it has the fast path only after the plugins have finished it
-			again(l)
+		served := s.serveLink(h, l, false)
+		if s.routing || !served { // it has the fast path only after the plugins have finished it
+			s.again(late, l.Attrs().Index)
 		}
 	}, func(err error) {
 		s.log.Warn("events of links were lost; reading all links again for services", "error", err)
@@ -87,6 +79,16 @@ func (s *Links) WatchLinks(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// again makes serveLate serve a link once podPatience is over. It returns false if too many wait.
+func (s *Links) again(late chan<- lateLink, index int) bool {
+	select {
+	case late <- lateLink{index, time.Now().Add(s.patience)}:
+		return true
+	default:
+		return false
+	}
 }
 
 // waits reports whether the link belongs to a pod and has no programs, and another program may
@@ -101,7 +103,7 @@ func (s *Links) waits(h *nl.Handle, l nl.Link) bool {
 }
 
 // serveLate attaches the programs of late links when they are due, in the order of their arrival.
-func (s *Links) serveLate(ctx context.Context, h *nl.Handle, late <-chan lateLink) {
+func (s *Links) serveLate(ctx context.Context, h *nl.Handle, late chan lateLink) {
 	for {
 		var next lateLink
 		select {
@@ -114,20 +116,43 @@ func (s *Links) serveLate(ctx context.Context, h *nl.Handle, late <-chan lateLin
 			return
 		case <-time.After(time.Until(next.due)):
 		}
+
 		l, err := h.LinkByIndex(next.index)
-		if err != nil {
-			if !errors.Is(tchook.LinkError(err), tchook.ErrLinkGone) {
-				s.log.Warn("services are not translated for packets at a link", "index", next.index,
-					"error", err)
-			}
+		if errors.Is(tchook.LinkError(err), tchook.ErrLinkGone) {
+			s.dropFailed(next.index)
 			continue
 		}
-		s.serveLink(h, l, true)
+		if err != nil {
+			s.log.Warn("services are not translated for packets at a link", "index", next.index,
+				"error", err)
+			continue
+		}
+		if !s.serveLink(h, l, true) {
+			s.again(late, next.index)
+		}
 	}
 }
 
-func (s *Links) serveLink(h *nl.Handle, l nl.Link, settled bool) {
-	if !s.attachServed(h, l, settled) {
+// serveLink attaches the programs of a link that appeared or changed, and reports whether it has
+// them.
+func (s *Links) serveLink(h *nl.Handle, l nl.Link, settled bool) (served bool) {
+	whole, err := s.attachServed(h, l, settled)
+	s.replaced(whole)
+	return err == nil
+}
+
+// dropFailed forgets that the programs of a link, which is gone, could not be attached.
+func (s *Links) dropFailed(index int) {
+	s.mu.Lock()
+	delete(s.failed, index)
+	whole := s.wholeLocked()
+	s.mu.Unlock()
+	s.replaced(whole)
+}
+
+// replaced closes the former maps if no link has a program of another table.
+func (s *Links) replaced(whole bool) {
+	if !whole {
 		return
 	}
 	if err := s.table.Replaced(bpfmaps.AtLinks); err != nil {
@@ -135,20 +160,27 @@ func (s *Links) serveLink(h *nl.Handle, l nl.Link, settled bool) {
 	}
 }
 
-// attachServed attaches the programs of a link that appeared or changed. It reports whether that
-// changed something, and all programs at links are of this table.
-func (s *Links) attachServed(h *nl.Handle, l nl.Link, settled bool) bool {
+// attachServed attaches the programs of a link that appeared or changed. whole reports whether no
+// link has a program of another table.
+func (s *Links) attachServed(h *nl.Handle, l nl.Link, settled bool) (whole bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	did, err := s.attachLink(h, l)
-	if err != nil {
-		s.notTranslated(l, err)
+	s.noteLocked(l, err)
+	if len(did) > 0 && l.Attrs().Group != abi.PodGroup {
+		if err := s.table.CopyNewer(); err != nil {
+			s.log.Warn("flows of a program of another table may be lost", "error", err)
+		}
 	}
 	s.routeLinks(h, []nl.Link{l}, settled)
-	if len(did) == 0 {
-		return false
+	if len(did) > 0 {
+		s.dropGone(h)
 	}
-	// A new link may get the index of a link that is gone.
+	return s.wholeLocked(), err
+}
+
+// dropGone removes the entries of links that no longer exist: a new link may get their index.
+func (s *Links) dropGone(h *nl.Handle) {
 	links, err := h.LinkList()
 	if err == nil {
 		err = s.forgetRoutes(links)
@@ -160,5 +192,4 @@ func (s *Links) attachServed(h *nl.Handle, l nl.Link, settled bool) bool {
 		s.log.Warn("entries of deleted pods could not be removed from the bounded map of clients "+
 			"of services", "error", err)
 	}
-	return s.whole && err == nil
 }
