@@ -17,12 +17,14 @@ type Opened struct {
 }
 
 // trackedFor and datagramsFor are the timeouts in seconds of TCP connections and flows of UDP that
-// TrackOpened added, until their first packet. After that packet, the kernel's timeout applies.
-const trackedFor, datagramsFor = 86400, 180
+// TrackOpened added, until their first packet. After that packet, the kernel's timeout applies. An
+// idle connection with keepalive sends a packet within two hours (tcp_keepalive_time).
+const trackedFor, datagramsFor = 7500, 180
 
-// TrackOpened adds established TCP connections and flows of UDP to conntrack, in the network namespace of c. It
-// replaces an existing entry for the same two ends, which may have the wrong end as the client.
-// After an error, the caller must close c, which may hold answers that were not read.
+// TrackOpened adds established TCP connections and flows of UDP to conntrack, in the network
+// namespace of c. It replaces an existing entry for the same two ends, which may have the wrong end
+// as the client. After an error, the caller must close c, which may hold answers that were not
+// read.
 func TrackOpened(c *nfnl.Conn, connections []Opened) error {
 	var old, added nfnl.Messages
 	for _, o := range connections {

@@ -32,6 +32,8 @@ type Services struct {
 	Refused []ServiceCount `json:"refused,omitempty"`
 	// FastPathLeft counts by reason how often a pod left the fast path of host routing by eBPF.
 	FastPathLeft []FastPathLeft `json:"fastPathLeft,omitempty"`
+	// HandedOver counts connections and UDP flows of pods that left the fast path.
+	HandedOver HandedOver `json:"handedOver"`
 	// Failures counts attempts to write the table that failed partly or entirely.
 	Failures uint64 `json:"failures"`
 	// Problems counts services that are not served as their objects request.
@@ -70,6 +72,14 @@ const (
 	LeftLink     = "link"
 	LeftPolicy   = "policy"
 )
+
+// HandedOver counts connections and UDP flows of pods that left the fast path.
+type HandedOver struct {
+	// Tracked counts those that conntrack tracks from then on. Refused counts those that ended,
+	// because their pod would have had more tracked connections than podConnections.
+	Tracked uint64 `json:"tracked"`
+	Refused uint64 `json:"refused"`
+}
 
 // Names of limits: the fields of services.limits in snake case, and LimitPodClients, which is not
 // configurable.
@@ -144,6 +154,10 @@ var (
 		"How often a pod left the fast path of host routing by eBPF, by reason: host_port (only "+
 			"for the packets to and from the port of one other pod), link (it got a limit or a "+
 			"program of others) or policy.", "reason")
+	handedOverDesc = desc("service_handed_over_total",
+		"Connections and UDP flows of pods that left the fast path of host routing by eBPF, by "+
+			"outcome: tracked (by conntrack from then on) or refused (they end, because their pod "+
+			"would have more tracked connections than podConnections).", "outcome")
 	serviceFailuresDesc = desc("service_table_errors_total",
 		"Attempts to write the table of services that failed in part or whole.")
 	serviceProblemsDesc = desc("service_problems",
@@ -168,7 +182,7 @@ var (
 			"or with data not acknowledged) or rest.", "which")
 	serviceDescs = []*prometheus.Desc{
 		servicesDesc, servicesListedDesc, serviceEntriesDesc, serviceLimitDesc, serviceChosenDesc,
-		serviceRefusedDesc, serviceLeftOutDesc, fastPathLeftDesc,
+		serviceRefusedDesc, serviceLeftOutDesc, fastPathLeftDesc, handedOverDesc,
 		serviceFailuresDesc, serviceProblemsDesc, apiServerDesc, apiClosedDesc,
 		apiConnectionsDesc, apiStateDesc, apiTripDesc, apiFrontendDesc,
 	}
@@ -199,6 +213,8 @@ func collectServices(s *Services, gauge func(*prometheus.Desc, float64, ...strin
 	for _, l := range s.FastPathLeft {
 		counter(fastPathLeftDesc, l.Count, l.Reason)
 	}
+	counter(handedOverDesc, s.HandedOver.Tracked, "tracked")
+	counter(handedOverDesc, s.HandedOver.Refused, "refused")
 
 	for _, a := range s.APIServers {
 		gauge(apiServerDesc, one(a.Up), a.Addr.String())

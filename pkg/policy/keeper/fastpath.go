@@ -10,7 +10,8 @@ import (
 // FastPath forwards packets from link to link, past netfilter. Pods are named by their links.
 type FastPath interface {
 	// Move takes the fast path from all pods but these, calls apply and, if it succeeds, gives it to
-	// these. Conntrack gets the open TCP connections of pods that lose it, if allows returns true.
+	// these. Conntrack gets the open TCP connections of pods that lose it, and their UDP flows with
+	// clients outside, if allows returns true.
 	Move(links map[string]bool, allows func(nl.Opened) bool, apply func() error) error
 	// Opened returns the TCP connections that were opened on the fast path and are not closed.
 	Opened() ([]nl.Opened, error)

@@ -286,6 +286,26 @@ func TestConnectionsAreRevokedAfterAStepThatFailed(t *testing.T) {
 	}
 }
 
+// A policy that allows a port of TCP allows no datagrams to it.
+func TestDatagramsOfTheFastPathAreJudgedByTheirProtocol(t *testing.T) {
+	n, _ := newFastNode(t)
+	n.attach("server", 2)
+	n.AttachmentsChanged()
+	p := denyAll
+	p.Rules[policy.Ingress] = []policy.Rule{{Ports: []policy.Port{{Proto: policy.TCP, First: 53,
+		Last: 53}}}}
+	n.PutPolicy(p)
+	n.step()
+	allows := n.allows(n.shown.Load().plan)
+	for _, udp := range []bool{false, true} {
+		o := nl.Opened{Client: netip.MustParseAddrPort("192.0.2.9:4000"),
+			Server: netip.AddrPortFrom(addrsOf(2)[0], 53), UDP: udp}
+		if allows(o) == udp {
+			t.Errorf("%+v is allowed: %t", o, allows(o))
+		}
+	}
+}
+
 // Connections of the fast path continue if the policy allows them, and end if it does not.
 func TestConnectionsOfTheFastPathAreJudged(t *testing.T) {
 	for _, allowed := range []bool{true, false} {

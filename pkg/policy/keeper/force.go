@@ -76,8 +76,8 @@ func (k *Keeper) unjudged(plan *policy.Plan) map[string]bool {
 	return names
 }
 
-// allows returns a function that reports whether the plan allows a connection to a pod, which the
-// fast path carried until now.
+// allows returns a function that reports whether the plan allows a connection or a UDP flow to a
+// pod, which the fast path carried until now.
 func (k *Keeper) allows(plan *policy.Plan) func(nl.Opened) bool {
 	judge := plan.Judges()
 	pods := map[netip.Addr]bool{}
@@ -88,7 +88,11 @@ func (k *Keeper) allows(plan *policy.Plan) func(nl.Opened) bool {
 	}
 	return func(o nl.Opened) bool {
 		client, server := o.Client.Addr(), o.Server.Addr()
+		proto := policy.TCP
+		if o.UDP {
+			proto = policy.UDP
+		}
 		return judge(policy.Flow{Src: client, Dst: server, FromPod: pods[client], ToPod: true,
-			Proto: policy.TCP, Port: o.Server.Port()}) == policy.Allow
+			Proto: proto, Port: o.Server.Port()}) == policy.Allow
 	}
 }

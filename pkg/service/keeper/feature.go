@@ -138,7 +138,8 @@ func (f *Feature) open(t bpfmaps.Config) error {
 	var links *link.Links
 	if t.Links {
 		links = link.New(opened, link.Options{Pods: f.o.Paths, Log: log,
-			HostRouting: cfg.Services.HostRouting == config.HostRoutingEBPF})
+			HostRouting:    cfg.Services.HostRouting == config.HostRoutingEBPF,
+			PodConnections: cfg.PodConnections})
 		o.HealthAddress, o.Observe = cfg.Services.HealthAddress, f.o.Observe
 		o.AbortDatagrams = f.abortDatagrams
 	}

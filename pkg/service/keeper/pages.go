@@ -168,6 +168,7 @@ func (f *Feature) Status(s *telemetry.Status) {
 				Limit: telemetry.LimitPodClients, Used: clients, Size: room})
 		}
 		out.FastPathLeft = fastPathLeft(counters, f.links)
+		out.HandedOver.Tracked, out.HandedOver.Refused = f.links.HandedOver()
 	}
 
 	s.Services, s.Problems = out, append(s.Problems, problems...)

@@ -23,7 +23,7 @@ type confined struct {
 	// on reports whether only allowed pods are host routed. Otherwise all pods are.
 	on bool
 	// allowed are the links of the pods that may have the fast path, by name. Nil means that they
-	// are not known yet. Links then keep their host routing, and no link gets more.
+	// are not known yet. Links then keep their host routing, unless it is off, and none gets more.
 	allowed map[string]bool
 	// given are the indexes of the links that have the fast path, by name, once allowed is known.
 	given map[string]uint32
@@ -60,7 +60,8 @@ func (c *confined) forget(there map[uint32]bool) {
 }
 
 // Confine restricts the fast path to the pods of Move. Call it before AttachLinks. Until Move is
-// called, links of pods keep the fast path that an earlier process gave them.
+// called, links of pods keep the fast path that an earlier process gave them. Without
+// Options.HostRouting they lose it as soon as programs are attached.
 func (s *Links) Confine() {
 	s.confined.mu.Lock()
 	defer s.confined.mu.Unlock()
@@ -87,9 +88,10 @@ func (s *Links) Fast() map[string]bool {
 //
 // Before it calls apply, Move takes the fast path from all other pods. Then their packets pass
 // netfilter in both directions. If apply succeeds, it gives the fast path to the allowed pods whose
-// links the plugins have finished. TCP connections that a pod opened on the fast path that it loses
-// are added to conntrack if allows returns true for them. An error means that the decision is not
-// in force; call Move again. If a fast path could not be given, Move returns nil, because the
+// links the plugins have finished. The TCP connections of a pod that loses the fast path, and the
+// UDP flows that clients outside have to it, are added to conntrack if allows returns true for them
+// and the pod has no more than Options.PodConnections. An error means that the decision is not in
+// force; call Move again. If a fast path could not be given, Move returns nil, because the
 // decision is in force without it: the log has it, and the next Move tries again.
 func (s *Links) Move(allowed map[string]bool, allows func(nl.Opened) bool, apply func() error) error {
 	tracked, err := s.retain(allowed, allows)
@@ -106,7 +108,7 @@ func (s *Links) Move(allowed map[string]bool, allows func(nl.Opened) bool, apply
 		s.log.Warn("pods do not take the fast path yet", "error", err)
 	}
 	// This adds the connections that pods opened meanwhile.
-	s.forgetOpened(s.track(s.confined.losing, allows, tracked))
+	s.forgetOpened(s.track(s.confined.losing, nil, allows, tracked))
 	clear(s.confined.losing)
 	return nil
 }
@@ -128,7 +130,7 @@ func (s *Links) retain(names map[string]bool, allows func(nl.Opened) bool) ([]nl
 			s.confined.losing[index] = true
 		}
 	}
-	tracked := s.track(s.confined.losing, allows, nil)
+	tracked := s.track(s.confined.losing, nil, allows, nil)
 	for name, index := range s.confined.given {
 		if names[name] {
 			continue
@@ -162,7 +164,7 @@ func (s *Links) retainFirst(names map[string]bool, allows func(nl.Opened) bool) 
 			losing[uint32(l.Attrs().Index)] = true
 		}
 	}
-	tracked := s.track(losing, allows, nil)
+	tracked := s.track(losing, nil, allows, nil)
 
 	allowed, given := map[string]bool{}, map[string]uint32{}
 	for _, l := range links {
@@ -263,14 +265,14 @@ func (s *Links) allow(names map[string]bool) error {
 // a connection.
 func (s *Links) confine(name string, have, can uint8, settled bool) uint8 {
 	switch {
-	case can&routeFrom == 0:
+	case can&routeFrom == 0, !s.routing:
 		return 0
 	case !settled, s.confined.on && s.confined.allowed == nil:
 		if have&routeFrom == 0 {
 			return 0
 		}
 		return can & have
-	case !s.routing, s.confined.on && !s.confined.allowed[name]:
+	case s.confined.on && !s.confined.allowed[name]:
 		return 0
 	}
 	return can

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
@@ -91,6 +94,23 @@ func TestOnlyAllowedPodsHaveTheFastPath(t *testing.T) {
 			t.Errorf("without host routing %v have the fast path", fast)
 		}
 	})
+}
+
+// A process without host routing takes the fast path from pods as soon as it attaches programs. It
+// may learn the policies much later, as without an API server.
+func TestPodsLoseTheFastPathBeforePoliciesAreKnown(t *testing.T) {
+	nettest.NeedBPF(t)
+	r := newRouted(t, true, true)
+	r.expectRoutes(t, "before", map[string]uint8{"vpod1": wholePod, "vpod2": wholePod})
+	c := hold(t, r.pod, otherAt[0], "8080")
+	r.restart(t, false)
+	r.linked.attach(t)
+	r.expectRoutes(t, "no policy is known", map[string]uint8{"vpod1": 0, "vpod2": 0})
+	if n := r.tracked(t, unix.IPPROTO_TCP, c.LocalAddr(), c.RemoteAddr()); n != 1 {
+		t.Errorf("conntrack has %d entries of an open connection, want 1", n)
+	}
+	r.allow(t, "vpod1")
+	r.expectRoutes(t, "a policy is known", map[string]uint8{"vpod1": 0, "vpod2": 0})
 }
 
 // A new link waits for the settings of plugins. A pod whose sent traffic is limited has no fast

@@ -6,7 +6,7 @@
 // the egress guard tail calls the programs of its links. A packet of host routing goes from link to
 // link past netfilter, unless something at the link must see it: see route.go. Which pods have this
 // fast path is decided in confine.go, and nowhere else. Connections of a pod that loses it go on in
-// conntrack: opened.go.
+// conntrack: opened.go and handover.go.
 //
 // It refuses to remove programs that are not its own. A link that takes no program is not an error:
 // the log reports that its packets are not translated, and it is tried again.

@@ -113,6 +113,9 @@ type Options struct {
 	HostRouting bool
 	// Pods has the host ports of pods. Nil means that no pod has one.
 	Pods Pods
+	// PodConnections bounds the connections in conntrack that a pod which leaves the fast path may
+	// have. Further ones end. 0 means no limit, and -1 a tenth of the table.
+	PodConnections int
 	// Log receives what is attached, and the links whose packets are not translated.
 	Log *slog.Logger
 }
@@ -126,6 +129,7 @@ func New(t *bpfmaps.Table, o Options) *Links {
 	s.ports.known, s.ports.owner = map[int]bool{}, map[portKey]int{}
 	s.ports.links = map[netip.Addr]uint32{}
 	s.callers.rest = podClientsRest
+	s.conntrack.limit = o.PodConnections
 	return s
 }
 

@@ -3,13 +3,12 @@ package link
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
-	"sync"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
@@ -25,56 +24,79 @@ type openedKey struct {
 	_            [2]byte
 }
 
-// udpFlow is struct flow of bpf/lib/service/flow.h.
-type udpFlow struct {
-	Addr     [16]byte
-	Port     [2]byte
-	_        [2]byte
-	_, Flags uint32
-	_, _     uint32
+// flowValue is struct flow of bpf/lib/service/flow.h.
+type flowValue struct {
+	Addr        [16]byte
+	Port        [2]byte
+	_           [2]byte
+	_           uint32
+	Flags, Used uint32
+	_           uint32
 }
 
 const (
-	flowIn     = 0       // FLOW_IN
-	flowRouted = 1 | 256 // FLOW_FORWARD, FLOW_HOST_ROUTED
+	flowIn, flowOut = 0, 1    // FLOW_IN, FLOW_OUT
+	flowRouted      = 1 | 256 // FLOW_FORWARD, FLOW_HOST_ROUTED
+	flowCopied      = 512     // FLOW_COPIED
+
+	timeoutUDP = 120 // TIMEOUT_UDP, in seconds
 )
 
 // openedLinks is struct opened.
 type openedLinks struct{ Client, Backend uint32 }
 
-// track adds to conntrack the connections of these links, by index, that were opened on the fast
-// path, if allows returns true. Conntrack did not see them, and policies drop segments of unknown
-// connections. before has the connections that an earlier call returned. track returns all
-// connections of the links. A connection of an earlier pod with the same address does not count.
-func (s *Links) track(losing map[uint32]bool, allows func(nl.Opened) bool,
+// endsAt returns a function that reports whether an end of a connection is at one of these links,
+// by index, and none is at a link of except.
+func endsAt(links, except map[uint32]bool) func(openedLinks) bool {
+	return func(l openedLinks) bool {
+		return (links[l.Client] || links[l.Backend]) && !except[l.Client] && !except[l.Backend]
+	}
+}
+
+// track adds to conntrack the connections of the losing links, by index, that were opened on the
+// fast path, if allows returns true. Conntrack did not see them, and policies drop segments of
+// unknown connections. Connections of the links of except are left to another call. before has the
+// connections that an earlier call returned. track returns all connections of the links. A
+// connection of an earlier pod with the same address does not count.
+func (s *Links) track(losing, except map[uint32]bool, allows func(nl.Opened) bool,
 	before []nl.Opened) []nl.Opened {
 	if len(losing) == 0 {
 		return nil
 	}
-	all, err := s.opened(func(index uint32) bool { return losing[index] })
+	match := endsAt(losing, except)
+	all, err := s.opened(match)
+	datagrams, errUDP := s.datagrams(match)
+	all = append(all, datagrams...)
+
 	known := make(map[nl.Opened]bool, len(before))
 	for _, o := range before {
 		known[o] = true
 	}
 	var allowed []nl.Opened
 	for _, o := range all {
-		if !known[o] && allows(o) {
+		if !known[o] && allows(o) && s.answered(o) {
 			allowed = append(allowed, o)
 		}
 	}
-	if err = errors.Join(err, s.conntrack.track(allowed)); err != nil {
+
+	refused, errTrack := s.conntrack.track(allowed, s.podOf)
+	if err = errors.Join(err, errUDP, errTrack); err != nil {
 		s.log.Warn("connections of pods that leave the fast path may end", "error", err)
+	}
+	if refused > 0 {
+		s.log.Warn("connections of pods that leave the fast path end, because their pods would "+
+			"have more tracked connections than podConnections", "connections", refused)
 	}
 	return all
 }
 
 // Opened returns the TCP connections that were opened on the fast path and are not closed.
 func (s *Links) Opened() ([]nl.Opened, error) {
-	return s.opened(func(uint32) bool { return true })
+	return s.opened(func(openedLinks) bool { return true })
 }
 
-// opened is Opened, but only for connections with a link that matches.
-func (s *Links) opened(match func(index uint32) bool) (found []nl.Opened, err error) {
+// opened is Opened for the connections whose links match.
+func (s *Links) opened(match func(openedLinks) bool) (found []nl.Opened, err error) {
 	h, links, err := nl.OpenLinks()
 	if err != nil {
 		return nil, err
@@ -86,7 +108,7 @@ func (s *Links) opened(match func(index uint32) bool) (found []nl.Opened, err er
 	}
 
 	err = bpfmaps.Each(s.table, mapOpened, func(k openedKey, v openedLinks) bool {
-		if (match(v.Client) || match(v.Backend)) && there[v.Client] && there[v.Backend] {
+		if match(v) && there[v.Client] && there[v.Backend] {
 			found = append(found, nl.Opened{Client: openedEnd(k.Src, k.SPort),
 				Server: openedEnd(k.Dst, k.DPort)})
 		}
@@ -95,69 +117,52 @@ func (s *Links) opened(match func(index uint32) bool) (found []nl.Opened, err er
 	return found, err
 }
 
-// trackDatagrams adds to conntrack the UDP flows of external clients to pods of these links, by
-// index. Otherwise conntrack would take the reply for the pod's own datagram and masquerade it.
-func (s *Links) trackDatagrams(losing map[uint32]bool) {
-	if len(losing) == 0 {
-		return
+// datagrams returns the UDP flows of clients outside to pods, whose links match, that are not over.
+// Without an entry, conntrack would take the reply for the pod's own datagram and masquerade it.
+func (s *Links) datagrams(match func(openedLinks) bool) (found []nl.Opened, err error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return nil, fmt.Errorf("read the clock: %w", err)
 	}
-	var flows []nl.Opened
-	err := bpfmaps.Each(s.table, bpfmaps.MapUDP, func(k openedKey, f udpFlow) bool {
-		if backend := openedEnd(f.Addr, f.Port); k.Hook == flowIn &&
-			f.Flags&flowRouted == flowRouted && losing[s.ports.linkOf(backend.Addr())] {
-			flows = append(flows, nl.Opened{Client: openedEnd(k.Src, k.SPort), Server: backend,
+	err = bpfmaps.Each(s.table, bpfmaps.MapUDP, func(k openedKey, f flowValue) bool {
+		// Signed: another processor may have used it in a later second than now.
+		if k.Hook != flowIn || f.Flags&flowRouted != flowRouted ||
+			int32(uint32(now.Sec)-f.Used) > timeoutUDP {
+			return true
+		}
+		server := openedEnd(f.Addr, f.Port)
+		if match(openedLinks{Backend: s.ports.linkOf(server.Addr())}) {
+			found = append(found, nl.Opened{Client: openedEnd(k.Src, k.SPort), Server: server,
 				UDP: true})
 		}
 		return true
 	})
-	if err = errors.Join(err, s.conntrack.track(flows)); err != nil {
-		s.log.Warn("replies to datagrams get the address of the node", "error", err)
-	}
+	return found, err
 }
 
-// tracker adds connections to conntrack. Its socket stays open, because closing it would delay the
-// next transaction of nftables (see nfnl).
-type tracker struct {
-	sync.Mutex
-	conn *nfnl.Conn
-}
-
-func (t *tracker) track(connections []nl.Opened) (err error) {
-	if len(connections) == 0 {
-		return nil
+// answered reports whether the client of a connection exists. The address of a client outside that
+// only sent a SYN may be forged, so its connection must be in the table of established ones.
+func (s *Links) answered(o nl.Opened) bool {
+	if o.UDP || s.pods == nil || s.ports.linkOf(o.Client.Addr()) > 0 {
+		return true
 	}
-	t.Lock()
-	defer t.Unlock()
-	if t.conn == nil {
-		if t.conn, err = nfnl.Open(); err != nil {
-			return err
-		}
+	reply := openedKey{Src: o.Server.Addr().As16(), Dst: o.Client.Addr().As16(),
+		SPort: portBytes(o.Server), DPort: portBytes(o.Client), Proto: unix.IPPROTO_TCP,
+		Hook: flowOut}
+	var f flowValue
+	if s.table.Map(bpfmaps.MapTCP).Lookup(reply, &f) == nil {
+		return true
 	}
-	if err = nl.TrackOpened(t.conn, connections); err != nil {
-		err = errors.Join(err, t.closeLocked())
-	}
-	return err
-}
-
-func (t *tracker) closeLocked() error {
-	if t.conn == nil {
-		return nil
-	}
-	c := t.conn
-	t.conn = nil
-	return c.Close()
-}
-
-// CloseConntrack closes the socket to conntrack. What is attached and in force stays.
-func (s *Links) CloseConntrack() error {
-	s.conntrack.Lock()
-	defer s.conntrack.Unlock()
-	return s.conntrack.closeLocked()
+	err := s.table.Map(bpfmaps.MapOpening).Lookup(reply, &f)
+	return err == nil && f.Flags&flowCopied != 0 // service_tcp has evicted it
 }
 
 // forgetOpened makes the programs forget connections of pods that have lost the fast path.
 func (s *Links) forgetOpened(connections []nl.Opened) {
 	for _, o := range connections {
+		if o.UDP {
+			continue
+		}
 		k := openedKey{Src: o.Client.Addr().As16(), Dst: o.Server.Addr().As16(),
 			SPort: portBytes(o.Client), DPort: portBytes(o.Server), Proto: unix.IPPROTO_TCP}
 		if err := s.table.Map(mapOpened).Delete(k); err != nil &&

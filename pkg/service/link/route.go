@@ -107,8 +107,7 @@ func (s *Links) route(links []linkRoutes, settled bool) error {
 	}
 
 	always := func(nl.Opened) bool { return true }
-	tracked := s.track(losing, always, nil)
-	s.trackDatagrams(losing)
+	tracked := s.track(losing, s.confined.losing, always, nil)
 	for _, l := range set {
 		if err := s.setRoutes(l.index, l.want); err != nil {
 			return err
@@ -120,7 +119,7 @@ func (s *Links) route(links []linkRoutes, settled bool) error {
 	if s.routing {
 		s.leftBy.link.Add(uint64(len(losing)))
 	}
-	s.forgetOpened(s.track(losing, always, tracked))
+	s.forgetOpened(s.track(losing, s.confined.losing, always, tracked))
 	return s.give(gain)
 }
 

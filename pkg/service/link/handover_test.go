@@ -1,0 +1,226 @@
+package link
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nfnl"
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
+)
+
+// eachTracked calls fn with each connection of the host's conntrack.
+func (r *routed) eachTracked(t *testing.T, fn func(nl.Connection)) {
+	t.Helper()
+	var all []nl.Connection
+	r.host.Run(t, func() error {
+		c, err := nfnl.Open()
+		if err != nil {
+			return err
+		}
+		err = nl.EachConnection(c, func() { all = nil },
+			func(c nl.Connection) { all = append(all, c) })
+		return errors.Join(err, c.Close())
+	})
+	for _, c := range all {
+		fn(c)
+	}
+}
+
+// tracked returns the number of conntrack's entries of a connection.
+func (r *routed) tracked(t *testing.T, proto uint8, client, server net.Addr) (n int) {
+	t.Helper()
+	from := netip.MustParseAddrPort(client.String())
+	to := netip.MustParseAddrPort(server.String())
+	r.eachTracked(t, func(c nl.Connection) {
+		if c.Proto == proto && netip.AddrPortFrom(c.Client, c.ClientPort) == from &&
+			netip.AddrPortFrom(c.Server, c.Port) == to {
+			n++
+		}
+	})
+	return n
+}
+
+// Conntrack gets the UDP flows of clients outside when a policy selects their pod. Otherwise it
+// would masquerade the reply, if the pod is the first to send.
+func TestDatagramsGoOnWhenAPolicySelectsTheirPod(t *testing.T) {
+	nettest.NeedBPF(t)
+	for name, allowed := range map[string]bool{"allowed": true, "denied": false} {
+		t.Run(name, func(t *testing.T) {
+			r := newRouted(t, true, false)
+			r.records = recorded()
+			r.reload(t, true)
+			r.Confine()
+
+			for i, to := range outsideAt {
+				r.allow(t, "vpod1", "vpod2")
+				c := r.datagrams(t, r.client, to)
+				_, err := servicetest.Converse(c)
+				errtest.Must(t, err)
+				server := net.UDPAddrFromAddrPort(netip.AddrPortFrom(
+					netip.MustParseAddr(otherAt[i]), 5353))
+				if n := r.tracked(t, unix.IPPROTO_UDP, c.LocalAddr(), server); n != 0 {
+					t.Fatalf("on the fast path conntrack has %d entries", n)
+				}
+				allows := func(o nl.Opened) bool { return allowed && o.UDP }
+				r.host.Run(t, func() error {
+					return r.Move(named("vpod1"), allows, func() error { return nil })
+				})
+				n := r.tracked(t, unix.IPPROTO_UDP, c.LocalAddr(), server)
+				if (n == 1) != allowed {
+					t.Errorf("%s: conntrack has %d entries of the flow", to, n)
+				}
+			}
+		})
+	}
+}
+
+// A pod loses the fast path to a limit while Move brings a policy in force that denies its
+// connection to another pod. Conntrack does not get that connection.
+func TestDeniedConnectionIsNotTrackedBecauseOfALimit(t *testing.T) {
+	nettest.NeedBPF(t)
+	tc := nettest.NeedProgram(t, "tc")
+	r := newRouted(t, true, true)
+	r.restart(t, true)
+	r.linked.attach(t)
+	r.allow(t, "vpod1", "vpod2")
+	c := hold(t, r.pod, otherAt[0], "8080")
+
+	none := func(nl.Opened) bool { return false }
+	r.host.Run(t, func() error {
+		return r.Move(named("vpod1"), none, func() error {
+			err := exec.Command(tc, "qdisc", "add", "dev", "vpod1", "ingress").Run()
+			if err != nil {
+				return err
+			}
+			_, err = r.AttachLinks()
+			return err
+		})
+	})
+
+	r.expectRoutes(t, "after both", map[string]uint8{"vpod1": 0, "vpod2": 0})
+	if n := r.tracked(t, unix.IPPROTO_TCP, c.LocalAddr(), c.RemoteAddr()); n != 0 {
+		t.Errorf("conntrack has %d entries of a connection that the policy denies", n)
+	}
+	if open := r.opened(t); len(open) > 0 {
+		t.Errorf("%v are still remembered", open)
+	}
+}
+
+// A pod gets and loses the fast path again and again, each time with as many connections as it can
+// open. Conntrack does not get more of them than the pod may have.
+func TestPodHandsOverNoMoreThanItsLimit(t *testing.T) {
+	nettest.NeedBPF(t)
+	r := newRouted(t, true, false)
+	r.records = recorded()
+	r.reload(t, true)
+	r.Confine()
+	r.allow(t, "vpod1", "vpod2")
+	pod, index := netip.MustParseAddr("198.18.1.5"), r.index(t, "vpod1")
+	count := func() (all, opened int) {
+		r.eachTracked(t, func(c nl.Connection) {
+			if r.podOf(c.Client, c.Server) == index {
+				all++
+			}
+			if c.Proto == unix.IPPROTO_TCP && c.Client == pod {
+				opened++
+			}
+		})
+		return all, opened
+	}
+
+	const more, each = 3, 5
+	before, _ := count()
+	r.conntrack.limit = before + more
+	for round := range 3 {
+		for range each {
+			hold(t, r.pod, otherAt[0], "8080")
+		}
+		r.allow(t, "vpod2")
+		if all, opened := count(); all > r.conntrack.limit || opened < more {
+			t.Errorf("round %d: conntrack has %d entries of the pod, limit %d, and %d of what it "+
+				"opened, want %d", round, all, r.conntrack.limit, opened, more)
+		}
+		tracked, refused := r.HandedOver()
+		if want := uint64(each * (round + 1)); tracked < more || refused < each-more ||
+			tracked+refused != want {
+			t.Errorf("round %d: %d connections are counted as tracked and %d as refused, want %d "+
+				"together", round, tracked, refused, want)
+		}
+		r.allow(t, "vpod1", "vpod2")
+	}
+}
+
+// A SYN from outside may have a forged source. Conntrack gets a client's connection only if the
+// client has answered the SYN-ACK.
+func TestHalfOpenConnectionsOfClientsOutsideAreNotTracked(t *testing.T) {
+	nettest.NeedBPF(t)
+	r := newRouted(t, true, false)
+	r.records = recorded()
+	r.reload(t, true)
+	r.Confine()
+	r.allow(t, "vpod1", "vpod2")
+	hold(t, r.client, outsideAt[0], "80")
+	forged, server := netip.MustParseAddrPort("198.19.0.77:4000"), netip.MustParseAddrPort(
+		net.JoinHostPort(otherAt[0], "8080"))
+	errtest.Must(t, r.Map(mapOpened).Put(openedKey{Src: forged.Addr().As16(),
+		Dst: server.Addr().As16(), SPort: portBytes(forged), DPort: portBytes(server),
+		Proto: unix.IPPROTO_TCP}, openedLinks{r.index(t, "u0"), r.index(t, "vpod2")}))
+
+	r.allow(t, "vpod1")
+	var clients []netip.Addr
+	r.eachTracked(t, func(c nl.Connection) {
+		if c.Proto == unix.IPPROTO_TCP && c.Server == server.Addr() {
+			clients = append(clients, c.Client)
+		}
+	})
+	if want := nettest.Addrs("198.19.0.9"); !slices.Equal(clients, want) {
+		t.Errorf("conntrack has connections of %v, want %v", clients, want)
+	}
+	if open := r.opened(t); len(open) > 0 {
+		t.Errorf("%v are still remembered", open)
+	}
+}
+
+func TestEachPodHandsOverItsShare(t *testing.T) {
+	at := func(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+	a, b, out := at("198.18.1.1:1"), at("198.18.1.2:1"), at("192.0.2.1:1")
+	podOf := func(client, server netip.Addr) uint32 {
+		links := map[netip.Addr]uint32{a.Addr(): 1, b.Addr(): 2}
+		if links[client] > 0 {
+			return links[client]
+		}
+		return links[server]
+	}
+
+	one, outside := []nl.Opened{{Client: a, Server: b}}, []nl.Opened{{Client: out, Server: b}}
+	for name, c := range map[string]struct {
+		all  []nl.Opened
+		has  map[uint32]int
+		want int
+	}{
+		"below the limit":             {one, nil, 1},
+		"at the limit":                {one, map[uint32]int{1: 2}, 0},
+		"a server at the limit":       {one, map[uint32]int{2: 2}, 1},
+		"from outside, at the limit":  {outside, map[uint32]int{2: 2}, 0},
+		"the first of too many":       {slices.Repeat(one, 5), nil, 2},
+		"another pod beside too many": {slices.Concat(one, outside), map[uint32]int{1: 9}, 1},
+		"a datagram, at the limit": {[]nl.Opened{{Client: out, Server: b, UDP: true}},
+			map[uint32]int{2: 2}, 0},
+	} {
+		if c.has == nil {
+			c.has = map[uint32]int{}
+		}
+		if got := bounded(c.all, c.has, 2, podOf); len(got) != c.want {
+			t.Errorf("%s: %d connections, want %d", name, len(got), c.want)
+		}
+	}
+}
