@@ -60,7 +60,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
-	fmt.Printf("%s\ncheck it: hack/release/verify.sh --key PUBLIC-KEY %[1]s\n", dir)
+	fmt.Printf("%s\ncheck it: hack/release/verify.sh --key PUBLIC-KEY --version %s %[1]s\n", dir,
+		o.version)
 }
 
 // read parses the command line. If the user requests help, it writes the help to help and returns
@@ -100,6 +101,10 @@ func release(ctx context.Context, o order, build func(context.Context, order, st
 
 	whole := filepath.Join(tmp, "release")
 	if err := os.Mkdir(whole, 0o755); err != nil {
+		return "", err
+	}
+	version := filepath.Join(whole, versionFile)
+	if err := os.WriteFile(version, []byte(o.version+"\n"), 0o644); err != nil {
 		return "", err
 	}
 	if err := build(ctx, o, whole); err != nil {

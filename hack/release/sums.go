@@ -11,10 +11,12 @@ import (
 )
 
 // sumsFile has the SHA-256 of all other files of a release, in the format of sha256sum(1).
-// signature is the suffix that ssh-keygen gives to the file of a signature.
+// signature is the suffix that ssh-keygen gives to the file of a signature. versionFile has the
+// version in a line, so that the signature is for this version only.
 const (
-	sumsFile  = "SHA256SUMS"
-	signature = ".sig"
+	sumsFile    = "SHA256SUMS"
+	signature   = ".sig"
+	versionFile = "VERSION"
 )
 
 // namespace is the domain in which the signature is valid, so that it cannot stand for anything

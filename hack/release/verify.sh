@@ -1,13 +1,17 @@
 #!/bin/sh
-# Checks the folder of a release of Kubeveil: the signature of SHA256SUMS, the sum of each file, and
-# that the folder has no other file. It needs sha256sum and ssh-keygen (OpenSSH 8.1 or newer).
+# Checks the folder of a release of Kubeveil: the signature of SHA256SUMS, the sum of each file,
+# that the folder has no other file, and its version. It needs sha256sum and ssh-keygen (OpenSSH 8.1
+# or newer).
 #
-# The public key must come from its owner, not from where the folder came from: SECURITY.md. A folder
-# can bring a changed copy of this script. Read it, or take it from a source that you trust.
+# Name the version that you want by --version. Otherwise an older release, with a good signature and
+# a known hole, passes under a newer name.
+#
+# The public key must come from its owner, not from where the folder came from: SECURITY.md. A
+# folder can bring a changed copy of this script. Read it, or take it from a source that you trust.
 set -eu
 
 usage() {
-	echo "usage: verify.sh --key FILE [FOLDER]" >&2
+	echo "usage: verify.sh --key FILE [--version v0.1.0] [FOLDER]" >&2
 	echo "FILE is the public key of the release. FOLDER is by default where this script is." >&2
 	exit 2
 }
@@ -17,12 +21,17 @@ fail() {
 	exit 1
 }
 
-key='' folder=''
+key='' folder='' version=''
 while [ $# -gt 0 ]; do
 	case $1 in
 	--key)
 		[ $# -ge 2 ] || usage
 		key=$2
+		shift
+		;;
+	--version)
+		[ -n "${2:-}" ] || usage
+		version=$2
 		shift
 		;;
 	-*) usage ;;
@@ -79,4 +88,10 @@ sha256sum -c SHA256SUMS >"$tmp/answer" 2>&1 || {
 	wrong=1
 }
 [ "$wrong" = 0 ] || exit 1
-printf '%s: the signature is good, and so are all %d files\n' "$folder" "$(wc -l <SHA256SUMS)"
+
+# The loop above and the sums prove that this file, if there is one, is as it was signed.
+[ -f VERSION ] || fail "VERSION: this release names no version"
+is=$(cat VERSION)
+[ "${version:-$is}" = "$is" ] || fail "VERSION: $folder is $is, not $version"
+printf '%s: %s, the signature is good, and so are all %d files\n' "$folder" "$is" \
+	"$(wc -l <SHA256SUMS)"

@@ -40,6 +40,8 @@ func TestVerifyNamesAChangedFile(t *testing.T) {
 	refused(t, "the private key", "no public key", "--key", o.key, dir)
 	refused(t, "no key", "usage:", dir)
 	refused(t, "a missing key", "no such file", "--key", "/nowhere", dir)
+	refused(t, "no value", "usage:", "--key", public, dir, "--version")
+	refused(t, "an empty version", "usage:", "--key", public, "--version", "", dir)
 
 	inside := filepath.Join(dir, "key.pub")
 	errtest.Must(t, copyFile(public, inside))
@@ -52,6 +54,34 @@ func TestVerifyNamesAChangedFile(t *testing.T) {
 	run(t, "", "ssh-keygen", "-q", "-Y", "sign", "-f", strings.TrimSuffix(public, ".pub"),
 		"-n", "file", path)
 	refused(t, "a signature for something else", "SHA256SUMS.sig", "--key", public, dir)
+}
+
+// An old release, whose signature is good, does not pass for another version. A folder that was
+// signed without a version is refused.
+func TestVerifyRefusesAnotherVersion(t *testing.T) {
+	o := newTree(t)
+	dir, err := release(t.Context(), o, someFiles)
+	errtest.Must(t, err)
+	public := o.key + ".pub"
+	newer := filepath.Join(filepath.Dir(dir), "v0.2.0")
+	errtest.Must(t, os.Rename(dir, newer))
+
+	for _, args := range [][]string{{"--version", "v0.1.0"}, {}} {
+		out, good := verify(append(args, "--key", public, newer)...)
+		if !good || !strings.Contains(out, newer+": v0.1.0, the signature is good") {
+			t.Errorf("%v: success %t: %s", args, good, out)
+		}
+	}
+	for _, version := range []string{"v0.2.0", "v0.1", "v0.1.0-rc.1", "0.1.0"} {
+		refused(t, version, newer+" is v0.1.0, not "+version, "--key", public, "--version", version,
+			newer)
+	}
+
+	for _, name := range []string{versionFile, sumsFile, sumsFile + signature} {
+		errtest.Must(t, os.Remove(filepath.Join(newer, name)))
+	}
+	errtest.Must(t, sign(t.Context(), o, newer))
+	refused(t, "signed without a version", "names no version", "--key", public, newer)
 }
 
 // checkFolder checks that verify.sh accepts the folder of a release, and no folder with one byte,
