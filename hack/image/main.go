@@ -19,19 +19,15 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/spf13/pflag"
 
 	"github.com/kubeveil/kubeveil/internal/commandline"
 )
@@ -60,26 +56,11 @@ type order struct {
 	arches                   []string
 	// description is the file for a description. An empty string means no file.
 	description string
+	// cache is the folder that keeps packages of Debian.
+	cache string
 }
 
-func main() {
-	o, err := read(os.Args[1:], os.Stdout)
-	switch {
-	case errors.Is(err, pflag.ErrHelp):
-		return
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "image:", err)
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	digest, err := run(ctx, o)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "image:", err)
-		os.Exit(1)
-	}
-	fmt.Printf("%s %s in %s\n", o.tag, digest, o.out)
-}
+func main() { commandline.Main("image", read, run) }
 
 // read parses the command line. If the user requests help, it writes the help to help and returns
 // pflag.ErrHelp.
@@ -97,6 +78,7 @@ func read(args []string, help io.Writer) (o order, err error) {
 		"`version` of the programs (default: the output of hack/version.sh)")
 	flags.StringVar(&o.description, "description", "",
 		"`file` for what the image holds, as JSON: digest, programs, packages of Debian")
+	flags.StringVar(&o.cache, "cache", "out/debian", "`folder` that keeps packages of Debian")
 	if err := commandline.ParseAll(flags, usage, args, help); err != nil {
 		return o, err
 	}
@@ -107,38 +89,40 @@ func read(args []string, help io.Writer) (o order, err error) {
 	return o, err
 }
 
-func run(ctx context.Context, o order) (digest string, err error) {
+// run builds the image and prints its digest.
+func run(ctx context.Context, o order) error {
 	r, err := named(o.image)
 	if err != nil {
-		return "", err
+		return err
 	}
 
 	stamps, err := versionScript(ctx, o.version, "--flags")
 	if err != nil {
-		return "", err
+		return err
 	}
 	if o.version, err = versionScript(ctx, o.version); err != nil {
-		return "", err
+		return err
 	}
 
 	d := description{Images: map[string]content{}}
 	images := make([]v1.Image, len(o.arches))
 	for i, arch := range o.arches {
 		root := filepath.Join(filepath.Dir(o.out), "root-"+arch)
-		if images[i], err = imageFor(ctx, r, arch, o.version, stamps, root); err != nil {
-			return "", err
+		if images[i], err = o.imageFor(ctx, r, arch, stamps, root); err != nil {
+			return err
 		}
 		if d.Images[arch], err = contentOf(r, arch, root); err != nil {
-			return "", err
+			return err
 		}
 	}
 
-	hash, err := writeArchive(o.out, o.tag, images)
+	digest, err := writeArchive(o.out, o.tag, images)
 	if err != nil {
-		return "", err
+		return err
 	}
-	d.Digest = hash.String()
-	return d.Digest, d.write(o.description)
+	fmt.Printf("%s %s in %s\n", o.tag, digest, o.out)
+	d.Digest = digest.String()
+	return d.write(o.description)
 }
 
 // versionScript returns the output of hack/version.sh for a version. An empty version means the
@@ -157,7 +141,8 @@ func versionScript(ctx context.Context, version string, args ...string) (string,
 
 // imageFor returns the image for one architecture. Its programs are built in the folder root.
 // stamps are options of the linker that set the version.
-func imageFor(ctx context.Context, r recipe, arch, version, stamps, root string) (v1.Image, error) {
+func (o order) imageFor(ctx context.Context, r recipe, arch, stamps, root string) (v1.Image,
+	error) {
 	if err := compile(ctx, r, arch, stamps, root); err != nil {
 		return nil, err
 	}
@@ -166,12 +151,12 @@ func imageFor(ctx context.Context, r recipe, arch, version, stamps, root string)
 		return nil, err
 	}
 	if len(r.debian) > 0 {
-		if err := addDebian(ctx, files, r, arch, "out/debian"); err != nil {
+		if err := addDebian(ctx, files, r, arch, o.cache); err != nil {
 			return nil, err
 		}
 	}
 
-	return newImage(r, arch, version, files)
+	return newImage(r, arch, o.version, files)
 }
 
 // compile builds the programs of the recipe into folders below root. Programs that are up to date
@@ -205,10 +190,17 @@ func compile(ctx context.Context, r recipe, arch, stamps, root string) error {
 }
 
 // build builds packages in the module at in into the folder dir. stamps are options of the linker.
+// A line on standard error says what is built.
 func build(ctx context.Context, in, arch, dir, stamps string, packages []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
+	names := make([]string, len(packages))
+	for i, p := range packages {
+		names[i] = filepath.Base(p)
+	}
+	fmt.Fprintf(os.Stderr, "  build %s for %s\n", strings.Join(names, ", "), arch)
+
 	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w " + stamps,
 		"-o", dir + "/"}, packages...)
 	c := exec.CommandContext(ctx, "go", args...)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,22 +30,23 @@ var images = []string{"kubeveil", "kubeveil-csi", "kubeveil-tools"}
 // build writes all files of the release but checksums and signature into dir.
 func build(ctx context.Context, o order, dir string) error {
 	work := filepath.Join(filepath.Dir(dir), "build")
-	kustomize, err := buildTool(ctx, o, work, "kustomize", "sigs.k8s.io/kustomize/kustomize/v5")
-	if err != nil {
-		return err
-	}
-	cyclonedx, err := buildTool(ctx, o, work, "cyclonedx-gomod",
-		"github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod")
-	if err != nil {
+	kustomize, cyclonedx := filepath.Join(work, "kustomize"), filepath.Join(work, "cyclonedx-gomod")
+	if err := o.step("tools", func() error {
+		const gomod = "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod"
+		return errors.Join(buildTool(ctx, o, cyclonedx, gomod),
+			buildTool(ctx, o, kustomize, "sigs.k8s.io/kustomize/kustomize/v5"))
+	}); err != nil {
 		return err
 	}
 
 	built := map[string]description{}
 	for _, image := range images {
-		if built[image], err = buildImage(ctx, o, image, dir, work); err != nil {
-			return err
-		}
-		if err := writeBills(ctx, o, cyclonedx, image, dir, built[image]); err != nil {
+		if err := o.step("image "+image+" and its SBOMs", func() (err error) {
+			if built[image], err = buildImage(ctx, o, image, dir, work); err != nil {
+				return err
+			}
+			return writeBills(ctx, o, cyclonedx, image, dir, built[image])
+		}); err != nil {
 			return err
 		}
 	}
@@ -57,7 +59,9 @@ func build(ctx context.Context, o order, dir string) error {
 		}
 	}
 
-	if err := renderAll(ctx, o, dir, work, []string{kustomize, "build"}, built); err != nil {
+	if err := o.step("manifests", func() error {
+		return renderAll(ctx, o, dir, work, []string{kustomize, "build"}, built)
+	}); err != nil {
 		return err
 	}
 	for _, f := range append(nodeFiles, "hack/release/verify.sh") {
@@ -68,12 +72,12 @@ func build(ctx context.Context, o order, dir string) error {
 	return describe(ctx, o, dir, built)
 }
 
-// buildTool builds a program of the module hack/tools/NAME into the folder work, and returns its
-// path.
-func buildTool(ctx context.Context, o order, work, name, pkg string) (string, error) {
-	path := filepath.Join(work, name)
-	_, err := command(ctx, filepath.Join(o.tree, "hack/tools", name), "go", "build", "-o", path, pkg)
-	return path, err
+// buildTool builds a program at path. The module hack/tools/NAME, with the name of the program, has
+// its version.
+func buildTool(ctx context.Context, o order, path, pkg string) error {
+	_, err := command(ctx, filepath.Join(o.tree, "hack/tools", filepath.Base(path)), "go", "build",
+		"-o", path, pkg)
+	return err
 }
 
 // buildImage builds an image for all architectures: IMAGE.tar in dir, programs in a folder of work.
@@ -83,7 +87,7 @@ func buildImage(ctx context.Context, o order, image, dir, work string) (d descri
 	if _, err := command(ctx, o.tree, "go", "run", "./hack/image", "--image", image,
 		"--arch", strings.Join(arches, ","), "--version", o.version,
 		"--tag", o.imageName(image)+":"+o.version, "--out", archive,
-		"--description", about); err != nil {
+		"--description", about, "--cache", o.cache); err != nil {
 		return d, err
 	}
 	text, err := os.ReadFile(about)

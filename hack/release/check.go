@@ -38,7 +38,12 @@ func (o order) check(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("%s exists: remove it first", dir), err)
 	}
 
-	return checkTree(ctx, o.tree, o.version)
+	if err := checkTree(ctx, o.tree, o.version); err != nil {
+		return err
+	}
+	// It fails if go.mod requires a newer Go, because environment turns other toolchains off.
+	_, err := command(ctx, o.tree, "go", "list", "-m")
+	return err
 }
 
 // checkKey returns an error unless key is a key file of OpenSSH outside the tree.

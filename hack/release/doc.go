@@ -4,12 +4,15 @@
 //
 // It promises:
 //   - The folder is of the commit that the tag names. A tree with any other file is refused, before
-//     anything is written.
-//   - The same commit, Go version and name give the same bytes in each folder. Only the signature
-//     may differ.
+//     anything is written, and what is built comes from a checkout of its own.
+//   - The same commit, Go version and name give the same bytes in each folder. The user's settings
+//     of Go's tools do not matter. Only the signature may differ.
 //   - The folder appears by one rename(2), so it is whole or absent.
-//   - SHA256SUMS has every other file of the folder, and the signature is over SHA256SUMS.
+//   - SHA256SUMS has every other file of the folder, also VERSION, which names the version. The
+//     signature is over SHA256SUMS.
 //   - The key is outside the tree. The program hands its name to ssh-keygen, and never reads it.
 //
-// It publishes nothing. docs/design/0041-release.md has the decisions. Start reading at release.
+// Each step has a line on standard error when it begins, and one with its time when it is done. The
+// program publishes nothing. docs/design/0041-release.md has the decisions. Start reading at
+// release.
 package main

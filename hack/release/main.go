@@ -6,14 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"slices"
-	"strings"
-	"syscall"
-
-	"github.com/spf13/pflag"
+	"time"
 
 	"github.com/kubeveil/kubeveil/internal/commandline"
 )
@@ -35,33 +29,26 @@ Flags:
 
 // order describes the release to write.
 type order struct {
-	// tree is the checkout. out is the folder in which the folder of the release appears.
-	tree, out string
+	// tree is the checkout. out is the folder in which the folder of the release appears. cache is
+	// the folder that keeps packages of Debian.
+	tree, out, cache string
 	// version is the tag. name is the name of the image of the network, without a tag.
 	version, name string
 	// key is a private key file of OpenSSH, or the public key of a key that an agent has.
 	key string
+	// progress gets a line when a step begins, and one when it is done.
+	progress io.Writer
 }
 
 func main() {
-	o, err := read(os.Args[1:], os.Stdout)
-	switch {
-	case errors.Is(err, pflag.ErrHelp):
-		return
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "release:", err)
-		os.Exit(2)
-	}
-
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	dir, err := release(ctx, o, build)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "release:", err)
-		os.Exit(1)
-	}
-	fmt.Printf("%s\ncheck it: hack/release/verify.sh --key PUBLIC-KEY --version %s %[1]s\n", dir,
-		o.version)
+	commandline.Main("release", read, func(ctx context.Context, o order) error {
+		dir, err := release(ctx, o, build)
+		if err == nil {
+			fmt.Printf("%s\ncheck it: hack/release/verify.sh --key PUBLIC-KEY --version %s %[1]s\n",
+				dir, o.version)
+		}
+		return err
+	})
 }
 
 // read parses the command line. If the user requests help, it writes the help to help and returns
@@ -78,12 +65,25 @@ func read(args []string, help io.Writer) (o order, err error) {
 	}
 
 	o.tree, err = os.Getwd()
-	o.out = filepath.Join(o.tree, "out/release")
+	o.out, o.cache = filepath.Join(o.tree, "out/release"), filepath.Join(o.tree, "out/debian")
+	o.progress = os.Stderr
 	return o, err
 }
 
+// step runs a step of the release and reports its progress.
+func (o order) step(what string, do func() error) error {
+	fmt.Fprintf(o.progress, "%s …\n", what)
+	start := time.Now()
+	if err := do(); err != nil {
+		return err
+	}
+	fmt.Fprintf(o.progress, "%s: done in %v\n", what, time.Since(start).Round(time.Second))
+	return nil
+}
+
 // release writes the folder o.out/o.version and returns its path. build writes what is built from
-// the sources. If an error is returned, the folder does not exist, or existed before.
+// the sources, from a checkout of the tag. If an error is returned, the folder does not exist, or
+// existed before.
 func release(ctx context.Context, o order, build func(context.Context, order, string) error) (
 	dir string, err error) {
 	if err := o.check(ctx); err != nil {
@@ -107,45 +107,41 @@ func release(ctx context.Context, o order, build func(context.Context, order, st
 	if err := os.WriteFile(version, []byte(o.version+"\n"), 0o644); err != nil {
 		return "", err
 	}
-	if err := build(ctx, o, whole); err != nil {
+	if err := o.fromTag(ctx, filepath.Join(tmp, "tree"), func(from order) error {
+		return build(ctx, from, whole)
+	}); err != nil {
 		return "", err
 	}
-	if err := sign(ctx, o, whole); err != nil {
+	err = o.step("sums and signature", func() error { return sign(ctx, o, whole) })
+	if err != nil {
 		return "", err
 	}
 
-	// The tree may have changed meanwhile.
-	if err := checkTree(ctx, o.tree, o.version); err != nil {
-		return "", fmt.Errorf("after the build: %w", err)
-	}
 	dir = filepath.Join(o.out, o.version)
 	return dir, os.Rename(whole, dir)
 }
 
-// command runs a program in the folder dir and returns its standard output. The program has the
-// terminal, for passphrases.
-func command(ctx context.Context, dir, name string, args ...string) (string, error) {
-	c := exec.CommandContext(ctx, name, args...)
-	c.Dir, c.Stdin, c.Stderr, c.Env = dir, os.Stdin, os.Stderr, environment()
-	out, err := c.Output()
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", strings.Join(append([]string{name}, args...), " "), err)
+// fromTag calls build with an order for a checkout of the tag in the new folder tree, and removes
+// the checkout. A change that git does not report (git-update-index(1), --assume-unchanged), and a
+// change to the user's checkout during the build, are not built.
+func (o order) fromTag(ctx context.Context, tree string, build func(order) error) (err error) {
+	if _, err := command(ctx, o.tree, "git", "worktree", "add", "-q", "--detach", tree,
+		"refs/tags/"+o.version); err != nil {
+		return err
 	}
-	return string(out), nil
-}
+	defer func() {
+		_, removed := command(context.WithoutCancel(ctx), o.tree, "git", "worktree", "remove",
+			"--force", tree)
+		err = errors.Join(err, removed)
+	}()
 
-// changing are variables that change what Go's tools build.
-var changing = []string{"GOAMD64", "GOARCH", "GOARM64", "GODEBUG", "GOEXPERIMENT", "GOFIPS140",
-	"GOFLAGS", "GOOS", "GOWORK"}
-
-// environment returns the environment without variables that change what git and Go's tools do.
-func environment() []string {
-	var kept []string
-	for _, line := range os.Environ() {
-		name, _, _ := strings.Cut(line, "=")
-		if !strings.HasPrefix(name, "GIT_") && !slices.Contains(changing, name) {
-			kept = append(kept, line)
-		}
+	from := o
+	from.tree = tree
+	if err := build(from); err != nil {
+		return err
 	}
-	return append(kept, "GOFLAGS=-trimpath", "GOWORK=off")
+	if err := checkTree(ctx, tree, o.version); err != nil {
+		return fmt.Errorf("after the build: %w", err)
+	}
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -39,12 +40,14 @@ func newTree(t *testing.T) order {
 	errtest.Must(t, os.Mkdir(tree, 0o755))
 	filetest.Write(t, filepath.Join(tree, "file"), []byte("text"), 0o600)
 	filetest.Write(t, filepath.Join(tree, ".gitignore"), []byte("/out/\n/ignored\n"), 0o600)
+	module := []byte("module example.com/x\n\ngo 1.26\n")
+	filetest.Write(t, filepath.Join(tree, "go.mod"), module, 0o600)
 	run(t, tree, "git", "init", "-q")
 	run(t, tree, "git", "add", ".")
 	commit(t, tree)
 	run(t, tree, "git", "tag", "v0.1.0")
 	return order{tree: tree, out: filepath.Join(tree, "out/release"), version: "v0.1.0",
-		name: "localhost/kubeveil", key: newKey(t)}
+		name: "localhost/kubeveil", key: newKey(t), progress: io.Discard}
 }
 
 func commit(t *testing.T, tree string) {
@@ -104,6 +107,13 @@ func TestBadReleasesAreRefusedBeforeAnythingIsWritten(t *testing.T) {
 			filetest.Write(t, filepath.Join(o.tree, "ignored"), []byte("changed"), 0o600)
 		}, "!! ignored"},
 		"no checkout": {func(o *order) { o.tree = t.TempDir() }, "not the top folder"},
+		"a newer Go": {func(o *order) {
+			text := []byte("module example.com/x\n\ngo 1.999\n")
+			filetest.Write(t, filepath.Join(o.tree, "go.mod"), text, 0o600)
+			run(t, o.tree, "git", "add", ".")
+			commit(t, o.tree)
+			run(t, o.tree, "git", "tag", "-f", o.version)
+		}, "go list -m"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := newTree(t)
@@ -133,16 +143,15 @@ func TestReleaseIsWholeOrAbsent(t *testing.T) {
 		t.Errorf("after a failed build: %v, %v", err, left)
 	}
 
-	_, err = release(t.Context(), o, func(_ context.Context, _ order, dir string) error {
-		filetest.Write(t, filepath.Join(o.tree, "file"), []byte("changed"), 0o600)
+	_, err = release(t.Context(), o, func(_ context.Context, from order, dir string) error {
+		filetest.Write(t, filepath.Join(from.tree, "file"), []byte("changed"), 0o600)
 		return nil
 	})
 	left, _ = os.ReadDir(o.out)
 	if err == nil || !strings.Contains(err.Error(), "after the build") || len(left) > 0 {
-		t.Errorf("after a change during the build: %v, %v", err, left)
+		t.Errorf("after a build that changes its sources: %v, %v", err, left)
 	}
 
-	run(t, o.tree, "git", "checkout", "-q", "file")
 	dir, err := release(t.Context(), o, someFiles)
 	errtest.Must(t, err)
 	before := filetest.Read(t, filepath.Join(dir, sumsFile))
@@ -225,13 +234,91 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-func TestBuildsForgetVariablesOfTheUser(t *testing.T) {
-	t.Setenv("GOAMD64", "v3")
-	t.Setenv("GIT_DIR", "/nowhere")
-	t.Setenv("GOFLAGS", "-tags=x")
-	got := environment()
-	if slices.Contains(got, "GOAMD64=v3") || slices.Contains(got, "GIT_DIR=/nowhere") ||
-		slices.Contains(got, "GOFLAGS=-tags=x") || !slices.Contains(got, "PATH="+os.Getenv("PATH")) {
-		t.Error(got)
+// A build has what the tag has, also if git was told to overlook a change, and if the checkout
+// changes meanwhile. No checkout is left, whether the build succeeds, fails or is interrupted.
+func TestChangesThatGitOverlooksAreNotBuilt(t *testing.T) {
+	o := newTree(t)
+	file := filepath.Join(o.tree, "file")
+	run(t, o.tree, "git", "update-index", "--assume-unchanged", "file")
+	filetest.Write(t, file, []byte("hidden"), 0o600)
+
+	ctx, interrupt := context.WithCancel(t.Context())
+	for what, end := range map[string]func() error{
+		"succeeds":    func() error { return nil },
+		"fails":       func() error { return errors.New("the build fails") },
+		"interrupted": func() error { interrupt(); return ctx.Err() },
+	} {
+		built := t.Context()
+		if what == "interrupted" {
+			built = ctx
+		}
+		dir, err := release(built, o, func(_ context.Context, from order, dir string) error {
+			filetest.Write(t, filepath.Join(o.tree, "new"), nil, 0o600)
+			had := filepath.Join(from.tree, "file")
+			return errors.Join(copyFile(had, filepath.Join(dir, "file")), end())
+		})
+		if (err == nil) != (what == "succeeds") {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err == nil {
+			if text := string(filetest.Read(t, filepath.Join(dir, "file"))); text != "text" {
+				t.Errorf("the release has the text %q", text)
+			}
+			errtest.Must(t, os.RemoveAll(dir))
+		}
+		errtest.Must(t, os.Remove(filepath.Join(o.tree, "new")))
+
+		list, err := command(t.Context(), o.tree, "git", "worktree", "list", "--porcelain")
+		errtest.Must(t, err)
+		left, err := os.ReadDir(o.out)
+		errtest.Must(t, err)
+		if strings.Count(list, "worktree ") != 1 || len(left) > 0 {
+			t.Errorf("%s: left are %v and these checkouts:\n%s", what, left, list)
+		}
+	}
+	interrupt()
+}
+
+// Neither variables nor settings of `go env -w` change what is built. Where modules come from is as
+// the user has it.
+func TestBuildsForgetSettingsOfTheUser(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "env")
+	filetest.Write(t, file, []byte("GOOS=plan9\nGOFLAGS=-tags=x\nGONOSUMDB=example.com\n"), 0o600)
+	for name, value := range map[string]string{"GOENV": file, "GONOSUMDB": "", "GOFLAGS": "",
+		"GOARCH": "riscv64", "GIT_DIR": "/nowhere", "GOTOOLCHAIN": "auto"} {
+		t.Setenv(name, value)
+	}
+
+	sources, err := readModuleSources()
+	errtest.Must(t, err)
+	c := exec.Command("go", "env", "GOOS", "GOARCH", "GOFLAGS", "GONOSUMDB", "GOTOOLCHAIN")
+	c.Env = environment(sources)
+	got, err := c.Output()
+	errtest.Must(t, err)
+	want := runtime.GOOS + "\n" + runtime.GOARCH + "\n-trimpath\nexample.com\nlocal\n"
+	if string(got) != want {
+		t.Errorf("go env prints %q, want %q", got, want)
+	}
+	if slices.Contains(c.Env, "GIT_DIR=/nowhere") ||
+		!slices.Contains(c.Env, "PATH="+os.Getenv("PATH")) {
+		t.Error(c.Env)
+	}
+}
+
+func TestEachStepHasLines(t *testing.T) {
+	o := newTree(t)
+	var progress bytes.Buffer
+	o.progress = &progress
+	_, err := release(t.Context(), o, someFiles)
+	errtest.Must(t, err)
+	if !regexp.MustCompile(`(?m)^sums and signature …\nsums and signature: done in \d+s$`).
+		Match(progress.Bytes()) {
+		t.Errorf("%s", &progress)
+	}
+
+	progress.Reset()
+	err = o.step("image", func() error { return errors.New("broken") })
+	if err == nil || progress.String() != "image …\n" {
+		t.Errorf("a step that fails: %v, %q", err, &progress)
 	}
 }
