@@ -90,6 +90,8 @@ type NodeSeen struct {
 	kubelet string
 	// linux reports whether the manifests' DaemonSets select the node.
 	linux bool
+	// arch is the node's architecture as Go names it, such as arm64.
+	arch string
 	// claim is the JSON of the spec of its VeilNode; nil if it has no VeilNode.
 	claim []byte
 	// Pod is the name of veild's pod; "" if there is no pod. PodWhy is the reason why the pod does
@@ -125,6 +127,7 @@ func Look(ctx context.Context, cluster *remote.Cluster) ([]NodeSeen, error) {
 		seen[i] = NodeSeen{
 			Name: n.Name, created: n.CreationTimestamp.Time, kubelet: kubeletProblem(n),
 			linux: n.Labels[corev1.LabelOSStable] == "linux", claim: claims[n.Name],
+			arch: n.Status.NodeInfo.Architecture,
 		}
 		if pod, ok := pods[n.Name]; ok {
 			seen[i].Pod, seen[i].PodWhy = pod.Name, PodProblem(pod)

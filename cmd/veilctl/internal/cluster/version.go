@@ -28,7 +28,12 @@ opens no connection.
 
 For a cluster, it also shows which veild each node runs, and the digests of the images of
 Kubeveil's containers as the runtimes of the nodes report them. The exit status is 1 if nodes
-differ, or if a node does not answer. It needs the same rights as status.`,
+differ, or if a node does not answer. It needs the same rights as status.
+
+A runtime that pulled an image, or has it under a name with its digest, reports that digest, which
+is the same on all nodes. Of another imported image it reports a digest that differs between
+architectures. Such images are compared only among nodes of one architecture, and the output names
+them.`,
 		Example: `veilctl version -o json
 veilctl version --cluster`,
 	}
@@ -73,16 +78,21 @@ func printInfo(w io.Writer, v version.Info) error {
 // added, never renamed.
 type versions struct {
 	version.Info
-	// Same reports whether all nodes answered, and run the same version from the same images.
+	// Same reports whether all nodes answered, and run the same version from the same images, as
+	// far as their digests can be compared.
 	Same  bool           `json:"same"`
 	Nodes []nodeVersions `json:"nodes"`
+	// NotCompared are the containers whose images were not compared between all nodes, because
+	// their digests are of different kinds or for different architectures.
+	NotCompared []string `json:"notCompared,omitempty"`
 }
 
 // nodeVersions is what one node runs.
 type nodeVersions struct {
-	Node string `json:"node"`
-	// Version is the version of the node's veild. It is empty if veild did not answer; Error is then
-	// the reason.
+	Node         string `json:"node"`
+	Architecture string `json:"architecture,omitempty"`
+	// Version is the version of the node's veild. It is empty if veild did not answer; Error is
+	// then the reason.
 	Version string `json:"version,omitempty"`
 	Error   string `json:"error,omitempty"`
 	// Digests are the digests of images by component and container, such as "veild/veild". The
@@ -96,7 +106,7 @@ func compare(own version.Info, seen []NodeSeen, pods []corev1.Pod) versions {
 	r := versions{Info: own, Nodes: make([]nodeVersions, len(seen))}
 	for i, n := range seen {
 		v := &r.Nodes[i]
-		v.Node, v.Digests = n.Name, map[string]string{}
+		v.Node, v.Architecture, v.Digests = n.Name, plain(n.arch), map[string]string{}
 		byName[n.Name] = v
 		switch {
 		case n.status != nil:
@@ -122,9 +132,38 @@ func compare(own version.Info, seen []NodeSeen, pods []corev1.Pod) versions {
 
 	r.Same = len(seen) > 0
 	for what, nodes := range r.grouped() {
-		r.Same = r.Same && len(nodes) == 1 && what != noAnswer
+		r.Same = r.Same && len(nodes) == 1 && what != noAnswer && nodes[""] == nil
 	}
+	r.NotCompared = r.notCompared()
 	return r
+}
+
+// image returns how the image of a container is compared, and its digest. A runtime reports
+// NAME@sha256:… with the digest of the index if it has the image under such a name. Otherwise it
+// reports sha256:… with the digest of the image's configuration, which has the architecture in it.
+func (n nodeVersions) image(container string) (what, digest string) {
+	what = "image of " + container
+	id := n.Digests[container]
+	if _, digest, found := strings.Cut(id, "@"); found || id == "" {
+		return what, digest
+	}
+	return what + " on " + cmp.Or(n.Architecture, "an unknown architecture"), id
+}
+
+// notCompared returns the containers whose images are compared in more than one way.
+func (r versions) notCompared() (containers []string) {
+	ways := map[string]string{}
+	for _, n := range r.Nodes {
+		for container := range n.Digests {
+			what, _ := n.image(container)
+			if was, seen := ways[container]; seen && was != what {
+				containers = append(containers, container)
+			}
+			ways[container] = what
+		}
+	}
+	slices.Sort(containers)
+	return slices.Compact(containers)
 }
 
 // noAnswer is the group of nodes whose veild did not answer.
@@ -146,8 +185,9 @@ func (r versions) grouped() map[string]map[string][]string {
 		if n.Error != "" {
 			add(noAnswer, n.Error, n.Node)
 		}
-		for container, digest := range n.Digests {
-			add("image of "+container, digest, n.Node)
+		for container := range n.Digests {
+			what, digest := n.image(container)
+			add(what, digest, n.Node)
 		}
 	}
 	return groups
@@ -181,8 +221,13 @@ func (r versions) print(w io.Writer) error {
 	if !r.Same {
 		last = "nodes differ, or did not answer"
 	}
-	_, err := fmt.Fprintf(w, "\n%s\n", last)
-	return err
+	fmt.Fprintf(w, "\n%s\n", last)
+	if len(r.NotCompared) > 0 {
+		fmt.Fprintf(w, "not compared between all nodes: the images of %s. Imported images have a "+
+			"digest for each architecture, unless they have a name with a digest.\n",
+			strings.Join(r.NotCompared, ", "))
+	}
+	return nil
 }
 
 // plain returns the first line of a text from a node, without characters that control a terminal,

@@ -52,8 +52,8 @@ func TestVersionsDiffer(t *testing.T) {
 		"control characters": {hostile, "sha256:a", false,
 			"v0.1.0\uFFFD[2J"},
 	} {
-		pods := []corev1.Pod{veildPod("node-1", "sha256:a"), veildPod("node-2", tc.digest),
-			veildPod("gone", "sha256:c")}
+		pods := []corev1.Pod{veildPod("node-1", "k@sha256:a"), veildPod("node-2", "k@"+tc.digest),
+			veildPod("gone", "k@sha256:c")}
 		r := compare(own, []NodeSeen{tc.second, one}, pods)
 		var out bytes.Buffer
 		errtest.Must(t, r.print(&out))
@@ -74,6 +74,46 @@ func TestVersionsDiffer(t *testing.T) {
 	}
 	if r := compare(own, nil, nil); r.Same {
 		t.Error("a cluster without nodes is the same")
+	}
+}
+
+// Digests of imported images differ between architectures. They do not make nodes differ, and the
+// output says that they were not compared.
+func TestImagesAreComparedWhereTheirDigestsCanBe(t *testing.T) {
+	const pulled, elsewhere = "registry.example/kubeveil@sha256:a", "mirror.example/k@sha256:a"
+	for name, tc := range map[string]struct {
+		arch          string // of the second node; the first is amd64
+		first, second string
+		same          bool
+		notCompared   int
+		want          string // a line of the table, or the last line
+	}{
+		"pulled":            {"arm64", pulled, pulled, true, 0, "image of veild/veild  sha256:a"},
+		"from a mirror":     {"arm64", pulled, elsewhere, true, 0, "all nodes run the same\n"},
+		"pulled, different": {"amd64", pulled, "k@sha256:b", false, 0, "nodes differ"},
+		"imported": {"amd64", "sha256:a", "sha256:a", true, 0,
+			"image of veild/veild on amd64"},
+		"imported, different": {"amd64", "sha256:a", "sha256:b", false, 0,
+			"image of veild/veild on amd64"},
+		"imported, two architectures": {"arm64", "sha256:a", "sha256:b", true, 1,
+			"not compared between all nodes: the images of veild/veild."},
+		"one pulled": {"amd64", pulled, "sha256:a", true, 1, "not compared"},
+		"unknown architecture": {"", "sha256:a", "sha256:b", true, 1,
+			"image of veild/veild on an unknown architecture"},
+		"not started": {"amd64", "sha256:a", "", false, 1, "nodes differ"},
+	} {
+		one, two := wellNode(t, "node-1", publishedKey), wellNode(t, "node-2", publishedKey)
+		one.arch, two.arch = "amd64", tc.arch
+
+		r := compare(version.Info{}, []NodeSeen{one, two},
+			[]corev1.Pod{veildPod("node-1", tc.first), veildPod("node-2", tc.second)})
+		var out bytes.Buffer
+		errtest.Must(t, r.print(&out))
+		if r.Same != tc.same || len(r.NotCompared) != tc.notCompared ||
+			!strings.Contains(out.String(), tc.want) {
+			t.Errorf("%s: same %t, not compared %q, want %t, %d and %q:\n%s", name, r.Same,
+				r.NotCompared, tc.same, tc.notCompared, tc.want, &out)
+		}
 	}
 }
 
