@@ -113,6 +113,7 @@ func oneChangedNode(b *testing.B, n int, change func(round int) cluster.Node) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	nodes[0].Claim.Keys = []cluster.Key{{Public: key.Public()}} // as this node published it
 	table, err := source.NewWriter(filepath.Join(b.TempDir(), "table"), true)
 	if err != nil {
 		b.Fatal(err)

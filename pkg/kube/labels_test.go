@@ -100,7 +100,7 @@ func BenchmarkLabelsOfOneNode(b *testing.B) {
 	touched, _ := s.take(from)
 	passed.update(s, touched)
 	for i := 0; b.Loop(); i++ {
-		put(500, i)
+		put(500, i+1)
 		touched, _ := s.take(from)
 		if changed, gone := passed.update(s, touched); len(changed) != 1 || len(gone) != 0 {
 			b.Fatal(changed, gone)
