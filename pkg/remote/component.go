@@ -65,7 +65,7 @@ func (c *Cluster) VeildPods(ctx context.Context) (map[string]string, error) {
 type CommandError struct {
 	Pod    string
 	Status int
-	// Stderr is what the command wrote to standard error.
+	// Stderr is what the command wrote to standard error, cut and Printable.
 	Stderr string
 }
 
@@ -93,6 +93,9 @@ func (b *bounded) Write(p []byte) (int, error) {
 	}
 	return b.kept.Write(p)
 }
+
+// maxError bounds the bytes of an error that a command in a pod wrote.
+const maxError = 16 << 10
 
 var errTooLong = fmt.Errorf("the output is longer than %d MiB", outputLimit>>20)
 
@@ -151,7 +154,8 @@ func (c *Cluster) execTo(ctx context.Context, in io.Reader, out io.Writer, pod, 
 	})
 
 	var ended exec.CodeExitError
-	text := string(bytes.TrimSpace(stderr.kept.Bytes()))
+	said := bytes.TrimSpace(stderr.kept.Bytes())
+	text := Printable(string(said[:min(len(said), maxError)]))
 	switch {
 	case err == nil:
 		return nil

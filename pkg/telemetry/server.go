@@ -66,7 +66,8 @@ func reasons(f func() []string) http.HandlerFunc {
 }
 
 // Page returns the answer to a request of the admin socket, which is sent as JSON. An error means
-// that the request has no answer: its text is sent with status 404.
+// that the request has no answer: its text is sent with status 404, or with status 421 if it
+// matches ErrNotHere.
 type Page func(r *http.Request) (any, error)
 
 // AdminHandler serves StatusPath, and pages by their paths. A path may begin with the method POST;
@@ -92,6 +93,10 @@ func page(mux *http.ServeMux, path string, p Page) {
 	mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, MaxPosted)
 		v, err := p(r)
+		if errors.Is(err, ErrNotHere) {
+			http.Error(w, err.Error(), http.StatusMisdirectedRequest)
+			return
+		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusNotFound)
 			return
@@ -197,8 +202,25 @@ func Fetch(ctx context.Context, path string) (Status, error) {
 // reason.
 var ErrNoPage = errors.New("nothing to show")
 
+// ErrNotHere matches the error of a page, and of FetchPage, about a pod that is not on this node.
+var ErrNotHere = errors.New("not on this node")
+
+// NotHere returns an error that matches ErrNotHere. It names some of the node's pods.
+func NotHere(pod string, pods []string) error {
+	const shown = 20
+	if len(pods) == 0 {
+		return fmt.Errorf("pod %q is %w, which has none", pod, ErrNotHere)
+	}
+	names, more := strings.Join(pods[:min(len(pods), shown)], ", "), ""
+	if n := len(pods) - shown; n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Errorf("pod %q, as NAMESPACE/NAME, is %w: its pods are %s%s", pod, ErrNotHere, names,
+		more)
+}
+
 // FetchPage returns the JSON of any page of the admin socket. page is a path and may have a query.
-// Its errors are as for Fetch, and ErrNoPage.
+// Its errors are as for Fetch, ErrNoPage and ErrNotHere.
 func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
 	return fetch(ctx, path, http.MethodGet, page, nil)
 }
@@ -248,10 +270,19 @@ func fetch(ctx context.Context, path, method, page string, posted []byte) ([]byt
 		return body, nil
 	case http.StatusNotFound:
 		return nil, fmt.Errorf("%w: %s", ErrNoPage, text)
+	case http.StatusMisdirectedRequest:
+		return nil, notHereError(text)
 	}
 
 	return nil, fmt.Errorf("veild answered %s: %s", resp.Status, text)
 }
+
+// notHereError is the text of an error that matches ErrNotHere.
+type notHereError string
+
+func (e notHereError) Error() string { return string(e) }
+
+func (notHereError) Unwrap() error { return ErrNotHere }
 
 // DecodeStatus reads the JSON of a Status; fields that a newer veild added are ignored.
 func DecodeStatus(data []byte) (Status, error) {

@@ -241,9 +241,11 @@ func nodeFacts(n corev1.Node, mtu int) preflight.NodeFacts {
 	info := n.Status.NodeInfo
 	out := preflight.NodeFacts{
 		Name: n.Name, Created: n.CreationTimestamp.UTC(), ControlPlane: controlPlane,
-		OS:   n.Labels[corev1.LabelOSStable],
-		Arch: info.Architecture, Kernel: info.KernelVersion, Runtime: info.ContainerRuntimeVersion,
-		Kubelet: info.KubeletVersion, MTU: mtu,
+		OS:      n.Labels[corev1.LabelOSStable],
+		Arch:    remote.Printable(info.Architecture),
+		Kernel:  remote.Printable(info.KernelVersion),
+		Runtime: remote.Printable(info.ContainerRuntimeVersion),
+		Kubelet: remote.Printable(info.KubeletVersion), MTU: mtu,
 		Ready: kubeletProblem(n) == "",
 	}
 	for _, a := range n.Status.Addresses {

@@ -196,7 +196,8 @@ func (r *nodeReport) explainSilence(n NodeSeen) {
 				"last message of veild: "+strings.ReplaceAll(n.said, "\n", "; "))
 		}
 	default:
-		r.Problems = append(r.Problems, "veild does not answer: "+n.err)
+		r.Problems = append(r.Problems,
+			"veild does not answer: "+strings.ReplaceAll(n.err, "\n", "; "))
 	}
 }
 

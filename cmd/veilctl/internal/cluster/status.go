@@ -165,7 +165,7 @@ func ask(ctx context.Context, cluster *remote.Cluster, n *NodeSeen) {
 	// If the node is not well, veilctl exits with its own status. Only the printed status counts.
 	out, err := cluster.ExecVeilctl(ctx, n.Pod, "status", "-o", "json", "--socket", abi.AdminSocket)
 	var s telemetry.Status
-	if e := json.Unmarshal(out, &s); e == nil && s.Node != "" {
+	if e := remote.DecodeAnswer(out, &s); e == nil && s.Node != "" {
 		n.status = &s
 		return
 	}
@@ -189,7 +189,7 @@ func lastLines(ctx context.Context, cluster *remote.Cluster, pod string) string 
 	if err != nil {
 		return ""
 	}
-	said := strings.Split(strings.TrimSpace(string(text)), "\n")
+	said := strings.Split(strings.TrimSpace(remote.Printable(string(text))), "\n")
 	// The lines with which veild ended begin with its name, unlike the lines of the logger.
 	if i := slices.IndexFunc(said, func(l string) bool {
 		return strings.HasPrefix(l, "veild: ")
@@ -199,11 +199,17 @@ func lastLines(ctx context.Context, cluster *remote.Cluster, pod string) string 
 	return strings.Join(said, "\n")
 }
 
+// kubeletWords returns the words of a node's kubelet as a text that is safe to print, on one line.
+func kubeletWords(reason, message string) string {
+	text := strings.TrimRight(reason+": "+message, ": \n")
+	return strings.ReplaceAll(remote.Printable(text), "\n", "; ")
+}
+
 // kubeletProblem returns why a Node is not Ready, or "" if it is Ready.
 func kubeletProblem(n corev1.Node) string {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			return fmt.Sprintf("its Node is not Ready: %s: %s", c.Reason, c.Message)
+			return fmt.Sprintf("its Node is not Ready: %s", kubeletWords(c.Reason, c.Message))
 		}
 	}
 	return ""
@@ -213,8 +219,7 @@ func kubeletProblem(n corev1.Node) string {
 func PodProblem(p corev1.Pod) string {
 	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" {
-			return strings.TrimRight(fmt.Sprintf("container %s waits, %s: %s", s.Name, w.Reason,
-				w.Message), ": ")
+			return fmt.Sprintf("container %s waits, %s", s.Name, kubeletWords(w.Reason, w.Message))
 		}
 		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
 			return fmt.Sprintf("container %s ended with %d", s.Name, t.ExitCode)

@@ -21,20 +21,23 @@ with the same labels gets a policy for both directions. Labels that differ betwe
 workload are ignored. The rules allow each peer that has a connection now, on the connection's port.
 They select pods by labels, and other peers by address. Comments explain the sources and the limits.
 
-It only knows connections that are tracked at this moment: with --cluster on all nodes, which is
-recommended, otherwise on one node. Run it several times while the namespace works as usual, and
-then run veilctl policy try.
+It needs policy kubernetes. It only knows connections that are tracked at this moment: with
+--cluster on all nodes, which is recommended, otherwise on one node. Run it several times while the
+namespace works as usual, and then run veilctl policy try.
 
 The exit status is 0 if all nodes answered, 1 if a node did not, 2 if the command line is wrong, and
 3 if veild does not answer.`,
 		Example: `veilctl policy suggest shop --cluster > shop.yaml
 veilctl policy try -f shop.yaml --cluster`,
-	}, policySeen, func(c verb.Call, answers []json.RawMessage, missing []string) error {
+	}, policySeen, func(c verb.Call, answers []verb.Answer, missing []string) error {
 		var seen []suggest.Seen
 		for _, a := range answers {
 			var s suggest.Seen
-			if err := json.Unmarshal(a, &s); err != nil {
-				return fmt.Errorf("answer of a node: %w", err)
+			if err := json.Unmarshal(a.JSON, &s); err != nil {
+				return fmt.Errorf("answer of node %s: %w", a.Node, err)
+			}
+			if a.Node != "" { // A node does not answer for another one.
+				s.Node = a.Node
 			}
 			seen = append(seen, s)
 		}

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -134,7 +133,7 @@ func (w *clusterWait) askNode(ctx context.Context, node, pod string,
 	out, err := w.ask(ctx, pod, patience, w.revisionFor(node))
 	var said keeper.Progress
 	if err == nil {
-		err = json.Unmarshal(out, &said)
+		err = remote.DecodeAnswer(out, &said)
 	}
 	if err == nil && !said.Enforced {
 		err = errors.New("its answer is not valid")

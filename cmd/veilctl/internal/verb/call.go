@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 // Exit statuses.
@@ -12,6 +14,8 @@ const (
 	ExitWrong
 	ExitUsage
 	ExitNoDaemon
+	// ExitNotHere is the status of a verb about a pod that is not on this node.
+	ExitNotHere
 )
 
 var (
@@ -33,6 +37,8 @@ func ExitStatus(err error) int {
 		return ExitUsage
 	case errors.Is(err, ErrNoDaemon):
 		return ExitNoDaemon
+	case errors.Is(err, telemetry.ErrNotHere):
+		return ExitNotHere
 	}
 	return ExitWrong
 }

@@ -8,11 +8,9 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeveil/kubeveil/pkg/remote"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 // fleet runs one command line in the pods of veild.
@@ -26,6 +24,10 @@ type fleet struct {
 	// exec and stream run veilctl in a pod, like ExecVeilctl and ExecVeilctlTo of remote.Cluster.
 	exec   func(ctx context.Context, pod string, args ...string) ([]byte, error)
 	stream func(ctx context.Context, out io.Writer, pod string, args ...string) error
+	// find returns the present pods, like VeildPods of remote.Cluster.
+	find func(ctx context.Context) (map[string]string, error)
+	// since reports whether the verb has the flag --since, with which it prints only later lines.
+	since bool
 }
 
 // nodeAnswer is the answer of one node. Its JSON is output for programs: fields are added, never
@@ -52,7 +54,8 @@ func (e *nodeError) Error() string { return e.text }
 // Is reports whether target is the sentinel of e's exit status.
 func (e *nodeError) Is(target error) bool {
 	return target == ErrUsage && e.status == ExitUsage ||
-		target == ErrNoDaemon && e.status == ExitNoDaemon
+		target == ErrNoDaemon && e.status == ExitNoDaemon ||
+		target == telemetry.ErrNotHere && e.status == ExitNotHere
 }
 
 // one prints the answer of one node in the same form as on that node.
@@ -79,62 +82,100 @@ func (f fleet) write(w io.Writer, a nodeAnswer) error {
 	return err
 }
 
-// all prints the answers in the order of nodes, then the nodes that did not answer, and why. It
-// returns ErrWrong unless veilctl succeeded on all nodes.
+// all prints the answers in the order of nodes as they arrive, then the nodes that did not answer,
+// and why. It returns ErrWrong unless veilctl succeeded on all nodes.
 func (f fleet) all(c Call, nodes []string) error {
-	answers, err := f.askAll(c.Ctx, nodes)
-	if err != nil {
-		return err
+	if f.json && !f.lines {
+		answers, err := f.askAll(c.Ctx, nodes)
+		if err != nil {
+			return err
+		}
+		wrong := len(answers) == 0 || slices.ContainsFunc(answers, nodeAnswer.wrong)
+		return c.Print(map[string]any{"nodes": answers}, wrong, nil)
 	}
 
-	wrong := len(answers) == 0
-	for _, a := range answers {
-		wrong = wrong || a.Error != "" || a.status != ExitOK
+	p := &printer{fleet: f, out: c.Out, nodes: map[string][]string{}}
+	err := f.askEach(c.Ctx, nodes, p.add)
+	if err == nil {
+		err = p.end()
 	}
-	if f.json && f.lines {
-		return f.printLines(c, answers, wrong)
+	if err == nil && (p.wrong || p.count == 0) {
+		err = ErrWrong
 	}
-	return c.Print(map[string]any{"nodes": answers}, wrong, func() error {
-		return showAnswers(c.Out, answers)
-	})
+	return err
 }
 
-// askAll runs the command line on all nodes, and returns the answers in the order of nodes.
-func (f fleet) askAll(ctx context.Context, nodes []string) ([]nodeAnswer, error) {
-	answers := make([]nodeAnswer, len(nodes))
-	var g errgroup.Group
-	g.SetLimit(NodesAtOnce)
-	for i, node := range nodes {
-		g.Go(func() error { answers[i] = f.ask(ctx, node); return nil })
-	}
-	_ = g.Wait() // the functions return no errors
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
+// wrong reports whether veilctl did not succeed on the node.
+func (a nodeAnswer) wrong() bool { return a.Error != "" || a.status != ExitOK }
 
-	// If every veilctl that ran refused the command line, the command line is wrong.
-	usage := slices.IndexFunc(answers, func(a nodeAnswer) bool { return a.status == ExitUsage })
-	if usage >= 0 && !slices.ContainsFunc(answers, func(a nodeAnswer) bool {
-		return a.status != ExitUsage && a.status != ExitNoDaemon
-	}) {
-		return nil, &nodeError{text: answers[usage].Error, status: ExitUsage}
+// askAll runs the command line on all nodes, and returns the answers in the order of nodes. It
+// leaves out nodes without the pod that the command line names, if another node has it.
+func (f fleet) askAll(ctx context.Context, nodes []string) (answers []nodeAnswer, err error) {
+	answers = []nodeAnswer{}
+	err = f.askEach(ctx, nodes, func(a nodeAnswer) error {
+		answers = append(answers, a)
+		return nil
+	})
+	return answers, err
+}
+
+// askEach runs the command line on all nodes, and passes the answers to show in the order of nodes.
+// At most NodesAtOnce answers are in memory. A node without the pod that the command line names is
+// left out. If no node has the pod, or all refuse the command line, askEach returns an error.
+func (f fleet) askEach(ctx context.Context, nodes []string, show func(nodeAnswer) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make([]chan nodeAnswer, len(nodes))
+	for i := range answers {
+		answers[i] = make(chan nodeAnswer, 1)
 	}
-	return answers, nil
+	room := make(chan struct{}, NodesAtOnce)
+	go func() {
+		for i, node := range nodes {
+			room <- struct{}{}
+			go func() { answers[i] <- f.ask(ctx, node) }()
+		}
+	}()
+
+	var err error
+	said := map[int]string{} // the first error of a veilctl that ran, by exit status
+	for i := range nodes {
+		a := <-answers[i]
+		if _, has := said[a.status]; !has && a.status != ExitNoDaemon {
+			said[a.status] = a.Error
+		}
+		if err == nil && ctx.Err() == nil && a.status != ExitNotHere {
+			err = show(a)
+		}
+		if err != nil {
+			cancel()
+		}
+		<-room
+	}
+	for _, status := range []int{ExitUsage, ExitNotHere} {
+		if text, all := said[status]; all && len(said) == 1 && err == nil && ctx.Err() == nil {
+			return &nodeError{text: text, status: status}
+		}
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	return err
 }
 
 // merged passes the answers of nodes, and the errors of the others, to show. If no node answered,
 // it returns the first error instead.
 func (f fleet) merged(c Call, nodes []string,
-	show func(c Call, answers []json.RawMessage, missing []string) error) error {
+	show func(c Call, answers []Answer, missing []string) error) error {
 	all, err := f.askAll(c.Ctx, nodes)
 	if err != nil {
 		return err
 	}
-	var answers []json.RawMessage
+	var answers []Answer
 	var missing []string
 	for _, a := range all {
 		if a.Error == "" {
-			answers = append(answers, a.Answer)
+			answers = append(answers, Answer{a.Node, a.Answer})
 		} else {
 			missing = append(missing, a.Node+": "+a.Error)
 		}
@@ -143,26 +184,6 @@ func (f fleet) merged(c Call, nodes []string,
 		return &nodeError{text: missing[0], status: all[0].status}
 	}
 	return show(c, answers, missing)
-}
-
-// printLines prints the JSON lines of each node. For a node that did not answer, it prints a line
-// with the error.
-func (f fleet) printLines(c Call, answers []nodeAnswer, wrong bool) error {
-	for _, a := range answers {
-		var err error
-		if a.Error != "" {
-			err = json.NewEncoder(c.Out).Encode(a)
-		} else {
-			err = f.write(c.Out, a)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if wrong {
-		return ErrWrong
-	}
-	return nil
 }
 
 // ask runs the command line on one node, for at most NodeLimit, and returns the answer.
@@ -182,11 +203,11 @@ func (f fleet) ask(ctx context.Context, node string) nodeAnswer {
 	case err == nil:
 		a.status = ExitOK
 	case !errors.As(err, &ended):
-		a.Error = printable(err.Error())
+		a.Error = err.Error()
 		return a
 	case len(out) == 0: // without output, the error is the answer
 		a.status = ended.Status
-		a.Error = printable(strings.TrimPrefix(ended.Stderr, "veilctl: "))
+		a.Error = strings.TrimPrefix(ended.Stderr, "veilctl: ")
 		if a.Error == "" {
 			a.Error = ended.Error()
 		}
@@ -195,26 +216,19 @@ func (f fleet) ask(ctx context.Context, node string) nodeAnswer {
 		a.status = ended.Status
 	}
 
-	a.text = printable(string(out))
+	if !f.json {
+		a.text = remote.Printable(string(out))
+		return a
+	}
+	a.text = remote.PrintableJSON(string(out))
 	switch {
-	case !f.json, f.lines:
+	case f.lines:
 	case json.Valid([]byte(a.text)):
 		a.Answer = json.RawMessage(a.text)
 	default:
 		a.status, a.Error = ExitWrong, "its answer is not JSON"
 	}
 	return a
-}
-
-// printable replaces control characters in text from a node, except newlines and tabs. The node may
-// have been taken over, and such characters could control the terminal.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) && r != '\n' && r != '\t' {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, text)
 }
 
 // notHeads indents the lines of an answer that look like the name of a node: a node that was taken
@@ -227,35 +241,54 @@ func notHeads(text string) string {
 	return text
 }
 
-// showAnswers prints the answer of each node below its name. Nodes with the same error share a
-// line.
-func showAnswers(w io.Writer, answers []nodeAnswer) error {
-	answered := 0
-	var errs []string
-	nodes := map[string][]string{}
-	for _, a := range answers {
-		if a.Error != "" {
-			if nodes[a.Error] == nil {
-				errs = append(errs, a.Error)
-			}
-			nodes[a.Error] = append(nodes[a.Error], a.Node)
-			continue
-		}
-		if answered++; answered > 1 {
-			fmt.Fprintln(w)
-		}
-		fmt.Fprintf(w, "==> %s <==\n%s", a.Node, notHeads(a.text))
-	}
+// printer prints the answers of nodes: each below the name of its node or, for programs, as lines.
+type printer struct {
+	fleet
+	out io.Writer
+	// count counts the answers, answered those without an error.
+	count, answered int
+	// wrong reports whether veilctl did not succeed on a node.
+	wrong bool
+	// errs are the different errors, and nodes their nodes.
+	errs  []string
+	nodes map[string][]string
+}
 
-	if answered == len(answers) && answered > 0 {
+func (p *printer) add(a nodeAnswer) error {
+	p.count++
+	p.wrong = p.wrong || a.wrong()
+	if a.Error != "" && p.json {
+		return json.NewEncoder(p.out).Encode(a)
+	}
+	if a.Error != "" {
+		if p.nodes[a.Error] == nil {
+			p.errs = append(p.errs, a.Error)
+		}
+		p.nodes[a.Error] = append(p.nodes[a.Error], a.Node)
 		return nil
 	}
-	if answered > 0 {
-		fmt.Fprintln(w)
+
+	if p.json {
+		return p.write(p.out, a)
 	}
-	for _, err := range errs {
-		fmt.Fprintf(w, "%s: %s\n", Some(nodes[err]), strings.ReplaceAll(err, "\n", "; "))
+	if p.answered++; p.answered > 1 {
+		fmt.Fprintln(p.out)
 	}
-	_, err := fmt.Fprintf(w, "%d of %d nodes answered\n", answered, len(answers))
+	_, err := fmt.Fprintf(p.out, "==> %s <==\n%s", a.Node, notHeads(a.text))
+	return err
+}
+
+// end prints which nodes did not answer. Nodes with the same error share a line.
+func (p *printer) end() error {
+	if p.json || p.answered == p.count && p.answered > 0 {
+		return nil
+	}
+	if p.answered > 0 {
+		fmt.Fprintln(p.out)
+	}
+	for _, err := range p.errs {
+		fmt.Fprintf(p.out, "%s: %s\n", Some(p.nodes[err]), strings.ReplaceAll(err, "\n", "; "))
+	}
+	_, err := fmt.Fprintf(p.out, "%d of %d nodes answered\n", p.answered, p.count)
 	return err
 }

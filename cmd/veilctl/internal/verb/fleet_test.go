@@ -7,15 +7,18 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/pkg/remote"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 // printed runs a verb on nodes and returns its output. Pods have the names of their nodes.
@@ -88,6 +91,8 @@ func TestAnswersOfNodes(t *testing.T) {
 			"\ufffd[2Jx\ufffd1m\ufffd\n", nil},
 		"no JSON":        {true, "fine\n", nil, `"error": "its answer is not JSON"`, ErrWrong},
 		"JSON, not well": {true, "{}", wrong, `"answer": {}`, ErrWrong},
+		"JSON to a terminal": {true, `{"a":"\u009b2J\ud83d\ude00"}`, nil,
+			`"a": "\ufffd2J\ud83d\ude00"`, nil},
 		"ended without a word": {false, "", &remote.CommandError{Pod: "a", Status: 137},
 			"a: exec in a: command terminated with exit code 137\n", ErrWrong},
 	} {
@@ -105,18 +110,48 @@ func TestAnswersOfNodes(t *testing.T) {
 	}
 }
 
-// Each JSON line has the name of its node. For a node without an answer, there is a line with the
-// error.
+// A pod is on one node. The others have nothing to answer about it.
+func TestNodesWithoutThePodAreLeftOut(t *testing.T) {
+	notHere := &remote.CommandError{Pod: "a", Status: ExitNotHere,
+		Stderr: "veilctl: pod \"x\" is not on this node: its pods are y"}
+	for name, tt := range map[string]struct {
+		has   string
+		want  string
+		fails error
+	}{
+		"one has it":  {"b", "==> b <==\nfine\n", nil},
+		"none has it": {"", "", telemetry.ErrNotHere},
+	} {
+		got, err := printed(t, []string{"a", "b", "c"}, false,
+			func(_ context.Context, pod string) ([]byte, error) {
+				if pod == tt.has {
+					return []byte("fine\n"), nil
+				}
+				return nil, notHere
+			})
+		if got != tt.want || !errors.Is(err, tt.fails) {
+			t.Errorf("%s: %v, %q", name, err, got)
+		}
+	}
+}
+
+// Each JSON line has the name of its node, and only this one. For a node without an answer, there
+// is a line with the error.
 func TestLinesOfNodes(t *testing.T) {
 	var out bytes.Buffer
 	f := fleet{pods: map[string]string{"a": "a", "b": ""}, json: true, lines: true,
 		exec: func(context.Context, string, ...string) ([]byte, error) {
-			return []byte("{\"x\":1}\n{}\nnonsense\n"), nil
+			return []byte("{\"x\":1}\n{}\nnonsense\nnull\n" +
+				`{"node":"b","x":2,"Node":"b","\u006eode":"b"}` + "\n" +
+				`{"x":"\u001b[2J\u202e","y":[1.0]}` + "\n"), nil
 		}}
 	err := f.all(Call{Ctx: t.Context(), Out: &out, JSON: true}, []string{"a", "b"})
 	const want = `{"node":"a","x":1}
 {"node":"a"}
 {"node":"a","error":"its answer is not JSON"}
+{"node":"a","error":"its answer is not JSON"}
+{"node":"a","x":2}
+{"node":"a","x":"\ufffd[2J\ufffd","y":[1.0]}
 {"node":"b","error":"no pod of veild on this node"}
 `
 	if got := out.String(); !errors.Is(err, ErrWrong) || got != want {
@@ -126,8 +161,10 @@ func TestLinesOfNodes(t *testing.T) {
 
 func TestFollowedNodes(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
-	var out, progress bytes.Buffer
-	f := fleet{pods: map[string]string{"a": "a", "b": "b", "c": ""},
+	var out bytes.Buffer
+	pods := map[string]string{"a": "a", "b": "b", "c": ""}
+	f := fleet{pods: pods,
+		find: func(context.Context) (map[string]string, error) { return pods, nil },
 		stream: func(ctx context.Context, out io.Writer, pod string, _ ...string) error {
 			for _, text := range []string{"one\ntw", "o\n", strings.Repeat("x", 100<<10), "left"} {
 				if _, err := io.WriteString(out, text); err != nil || pod == "b" {
@@ -138,24 +175,78 @@ func TestFollowedNodes(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}}
-	err := f.follow(Call{Ctx: ctx, Out: &out, Progress: &progress}, []string{"a", "b", "c"})
+	err := f.follow(Call{Ctx: ctx, Out: &out, Progress: io.Discard}, []string{"a", "b", "c"})
 	got := out.String()
 	if err != nil || !strings.Contains(got, "a  one\n") || !strings.Contains(got, "a  two\n") ||
 		!strings.Contains(got, "b  one\n") || len(got) > 101<<10 {
 		t.Errorf("%v: %.200s", err, got)
 	}
 
-	progress.Reset()
-	err = f.follow(Call{Ctx: t.Context(), Out: &out, Progress: &progress}, []string{"b", "c"})
-	said := progress.String()
-	if !errors.Is(err, ErrWrong) || !strings.Contains(said, "b: connection lost\n") ||
-		!strings.Contains(said, "c: no pod of veild on this node\n") {
-		t.Errorf("all nodes ended: %v, %s", err, said)
-	}
-
 	if err := f.follow(Call{}, make([]string, followedNodes+1)); !errors.Is(err, ErrUsage) {
 		t.Errorf("too many nodes: %v", err)
 	}
+}
+
+// A node whose veild was replaced is followed again, from its last line on.
+func TestReplacedVeildIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, interrupt := context.WithCancel(t.Context())
+		defer interrupt()
+		var out, progress bytes.Buffer
+		var got [][]string
+		f := fleet{pods: map[string]string{"a": "old"}, json: true, since: true,
+			args: []string{"drops", "--since=10m0s"},
+			find: func(context.Context) (map[string]string, error) {
+				return map[string]string{"a": "new"}, nil
+			},
+			stream: func(_ context.Context, out io.Writer, pod string, args ...string) error {
+				got = append(got, args)
+				fmt.Fprintf(out, "{\"from\":%q}\n{\"cut", pod)
+				if pod == "new" {
+					interrupt()
+				}
+				return &remote.CommandError{Pod: pod, Status: 137}
+			}}
+		err := f.follow(Call{Ctx: ctx, Out: &out, Progress: &progress, JSON: true}, []string{"a"})
+		const killed = "exec in old: command terminated with exit code 137"
+		want := `{"node":"a","from":"old"}` + "\n" + `{"node":"a","error":"` + killed + `"}` + "\n" +
+			`{"node":"a","from":"new"}` + "\n"
+		if err != nil || out.String() != want || progress.String() != "a: "+killed+"\n" {
+			t.Errorf("%v: %s, %s", err, &out, &progress)
+		}
+		if len(got) != 2 || len(got[0]) != 2 || len(got[1]) != 3 || got[1][2] != "--since=3s" {
+			t.Errorf("command lines %q", got)
+		}
+	})
+}
+
+func TestNodesThatCannotBeFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		follow := func(err error) (string, error) {
+			var progress bytes.Buffer
+			pods := map[string]string{"b": "b", "c": ""}
+			f := fleet{pods: pods,
+				find:   func(context.Context) (map[string]string, error) { return pods, nil },
+				stream: func(context.Context, io.Writer, string, ...string) error { return err }}
+			err = f.follow(Call{Ctx: t.Context(), Out: io.Discard, Progress: &progress},
+				slices.Sorted(maps.Keys(pods)))
+			return progress.String(), err
+		}
+
+		began := time.Now()
+		said, err := follow(errors.New("connection lost"))
+		if !errors.Is(err, ErrWrong) || strings.Count(said, "b: connection lost\n") != 1 ||
+			strings.Count(said, "c: no pod of veild on this node\n") != 1 {
+			t.Errorf("all nodes ended: %v, %s", err, said)
+		}
+		if d := time.Since(began); d > resumeFor+2*resumeEvery {
+			t.Errorf("they were tried again for %v", d)
+		}
+		said, err = follow(&remote.CommandError{Status: ExitNotHere, Stderr: "veilctl: not here"})
+		if !errors.Is(err, ErrWrong) || strings.Contains(said, "b: ") {
+			t.Errorf("the pod is on no node that answered: %v, %s", err, said)
+		}
+	})
 }
 
 // A verb in a pod ends when its caller has ended.

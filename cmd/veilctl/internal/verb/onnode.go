@@ -71,7 +71,7 @@ func readLine(in io.Reader) ([]byte, error) {
 // nodes. ask returns the answer of this node, which -o json prints. show prints the result for
 // people; missing has an error for each node that did not answer.
 func OnNodeMerged(cmd *cobra.Command, ask func(c Call, socket string) (any, error),
-	show func(c Call, answers []json.RawMessage, missing []string) error) *cobra.Command {
+	show func(c Call, answers []Answer, missing []string) error) *cobra.Command {
 	return onNode(&reach{cmd: cmd, merge: show}, func(c Call, socket string) error {
 		v, err := ask(c, socket)
 		if err != nil {
@@ -82,9 +82,15 @@ func OnNodeMerged(cmd *cobra.Command, ask func(c Call, socket string) (any, erro
 			if err != nil {
 				return err
 			}
-			return show(c, []json.RawMessage{answer}, nil)
+			return show(c, []Answer{{JSON: answer}}, nil)
 		})
 	})
+}
+
+// Answer is the JSON that a node answered. Node is empty for this node, whose name is in the JSON.
+type Answer struct {
+	Node string
+	JSON json.RawMessage
 }
 
 // NodesOf returns the nodes that can answer a verb with these arguments.
@@ -135,7 +141,7 @@ type reach struct {
 	read       func() ([]byte, error)
 	inputFlags []string
 	// merge prints one result from all answers. Nil means that each answer is printed separately.
-	merge func(c Call, answers []json.RawMessage, missing []string) error
+	merge func(c Call, answers []Answer, missing []string) error
 	node  string
 	all   bool
 }
@@ -189,7 +195,8 @@ func (r *reach) ask(c Call) error {
 	shown := c
 	c.JSON = c.JSON || r.merge != nil
 	f := fleet{pods: pods, args: r.commandLine(c, follow), json: c.JSON, lines: r.lines,
-		exec: exec, stream: k.ExecVeilctlTo}
+		exec: exec, stream: k.ExecVeilctlTo, find: k.VeildPods,
+		since: r.cmd.Flags().Lookup("since") != nil}
 	switch {
 	case follow:
 		return f.follow(c, nodes)

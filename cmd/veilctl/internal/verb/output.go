@@ -25,6 +25,15 @@ func Table(w io.Writer, head string, rows [][]string) error {
 	return t.Flush()
 }
 
+// AndMore joins names, and counts more that it does not name.
+func AndMore(names []string, more int) string {
+	text := strings.Join(names, ", ")
+	if more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
 // OrDash returns s, or a dash if s is empty.
 func OrDash(s string) string {
 	if s == "" {

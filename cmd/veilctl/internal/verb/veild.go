@@ -53,7 +53,7 @@ func PostPage(ctx context.Context, socket, page string, posted []byte, v any) er
 }
 
 func decode(body []byte, err error, v any) error {
-	if errors.Is(err, telemetry.ErrNoPage) {
+	if errors.Is(err, telemetry.ErrNoPage) || errors.Is(err, telemetry.ErrNotHere) {
 		return err
 	}
 	if err != nil {
