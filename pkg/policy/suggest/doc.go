@@ -10,7 +10,8 @@
 //     names one of them.
 //   - A comment names what no policy can express: pods without labels, unknown peers, and
 //     connections beyond a bound.
-//   - All text that a node sent is quoted, so it cannot end a comment or a line.
+//   - Of what a node sent, only names, labels and addresses that can exist in a cluster are
+//     written. All text is quoted in ASCII, so it cannot end a comment or a line.
 //
-// Start reading at Seen, then Write.
+// Start reading at Seen, then Row.valid, then Write.
 package suggest

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -13,6 +14,9 @@ const (
 	MaxRows = 4096
 	// MaxPeers bounds the rows of one subject in one direction.
 	MaxPeers = 128
+	// maxBytes is about the most bytes of one Seen. Labels repeat in each row, and a pod may have
+	// 16 KiB of them.
+	maxBytes = 8 << 20
 )
 
 // Pods are pods of one namespace that have the same labels, without labels that differ from pod to
@@ -53,6 +57,15 @@ func (p Pods) Key() string {
 	return strings.Join(parts, "\n")
 }
 
+// size returns about how many bytes p takes in a row.
+func (p Pods) size() int {
+	n := 128 + len(p.Namespace) + len(p.Example) + len(p.Other)
+	for k, v := range p.Labels {
+		n += len(k) + len(v) + 8
+	}
+	return n
+}
+
 // Peer is the other end of connections: Pods if it is not nil, otherwise an address.
 type Peer struct {
 	Pods *Pods  `json:"pods,omitempty"`
@@ -84,7 +97,7 @@ type Row struct {
 
 func (r Row) key() string {
 	return strings.Join([]string{r.Subject.Key(), map[bool]string{false: "in", true: "out"}[r.Egress],
-		r.Peer.key(), r.Protocol, string(rune(r.Port))}, "\n\n")
+		r.Peer.key(), r.Protocol, strconv.Itoa(int(r.Port))}, "\n\n")
 }
 
 // Seen holds the connections of a namespace's pods that one node knows.
@@ -102,6 +115,7 @@ type Seen struct {
 type Collector struct {
 	rows  map[string]*Row
 	peers map[string]int
+	bytes int
 	Seen
 }
 
@@ -116,10 +130,15 @@ func (c *Collector) Add(r Row) {
 		return
 	}
 	subject := r.Subject.Key() + map[bool]string{false: "in", true: "out"}[r.Egress]
-	if len(c.rows) >= MaxRows || c.peers[subject] >= MaxPeers {
+	bytes := r.Subject.size()
+	if r.Peer.Pods != nil {
+		bytes += r.Peer.Pods.size()
+	}
+	if len(c.rows) >= MaxRows || c.peers[subject] >= MaxPeers || c.bytes+bytes > maxBytes {
 		c.LeftOut++
 		return
 	}
+	c.bytes += bytes
 	r.Connections = 1
 	c.rows[key] = &r
 	c.peers[subject]++

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/pkg/policy/suggest"
 )
@@ -56,7 +57,7 @@ func TestPoliciesAllowWhatNodesKnow(t *testing.T) {
 # Pods such as "web-1".
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
-metadata: {name: "suggested-1", namespace: "shop"}
+metadata: {name: "suggested-fdcc3210bc", namespace: "shop"}
 spec:
   podSelector: {matchLabels: {"app":"web"}}
   policyTypes: [Ingress, Egress]
@@ -103,20 +104,73 @@ func TestPodsThatNoLabelSelectsGetNoPolicy(t *testing.T) {
 			t.Error(text)
 		}
 	}
+	text := written(t, nil, suggest.Seen{Node: "a", Rows: []suggest.Row{{Subject: web, Egress: true,
+		Peer: suggest.Peer{Pods: &dns}, Protocol: "UDP", Port: 53}}})
+	if !strings.Contains(text, "# NOTE no rule for ingress: all of it is denied\n") {
+		t.Error(text)
+	}
 	if text := written(t, nil); !strings.Contains(text, "no connections of its pods are known") {
 		t.Error(text)
 	}
 }
 
-// Text of a compromised node cannot end a comment.
+// A node that was taken over writes no YAML of its own: not into a comment, and not as a value.
+// What cannot exist in a cluster is left out.
 func TestTextOfANodeStaysText(t *testing.T) {
-	bad := "x\nspec: {}\n---\n"
-	text := written(t, []string{bad}, suggest.Seen{Node: bad, Rows: []suggest.Row{{
-		Subject: suggest.Pods{Namespace: "shop", Example: bad, Other: bad, Others: 1,
-			Labels: map[string]string{bad: bad}},
-		Peer: suggest.Peer{Addr: bad, Node: bad}, Protocol: bad, Port: 80}}})
-	if strings.Contains(text, bad) || strings.Count(text, "\n---\n") != 1 {
-		t.Error(text)
+	good := suggest.Row{Subject: web, Peer: suggest.Peer{Pods: &client}, Protocol: "TCP", Port: 80,
+		Connections: 1}
+	for _, bad := range []string{"x\nspec: {}\n---\n", "a\u0085  - {} #", "a\u009b2J", "a\u202eb",
+		"a\u2028  - {} #", `"}`, "a # b"} {
+		row := func(change func(r *suggest.Row)) suggest.Row {
+			r, peer := good, client
+			r.Peer.Pods = &peer
+			change(&r)
+			return r
+		}
+		rows := []suggest.Row{good,
+			row(func(r *suggest.Row) { r.Subject.Example = bad }),
+			row(func(r *suggest.Row) { r.Subject.Other, r.Subject.Others = bad, 1 }),
+			row(func(r *suggest.Row) { r.Subject.Labels = map[string]string{"app": bad} }),
+			row(func(r *suggest.Row) { r.Peer.Pods.Labels = map[string]string{bad: "a"} }),
+			row(func(r *suggest.Row) { r.Peer.Pods.Namespace = bad }),
+			row(func(r *suggest.Row) { r.Peer = suggest.Peer{Addr: bad} }),
+			row(func(r *suggest.Row) { r.Peer = suggest.Peer{Addr: "fe80::1%" + bad} }),
+			row(func(r *suggest.Row) { r.Peer = suggest.Peer{Addr: "198.18.1.1", Node: bad} }),
+			row(func(r *suggest.Row) { r.Protocol = bad }),
+			row(func(r *suggest.Row) { r.Port = 0 }),
+		}
+		text := written(t, []string{bad}, suggest.Seen{Node: bad, Rows: rows})
+		unsafe := func(r rune) bool { return r > '~' || r < ' ' && r != '\n' }
+		if strings.ContainsFunc(text, unsafe) ||
+			!strings.Contains(text, "connections that cannot exist") {
+			t.Errorf("%q: %s", bad, text)
+		}
+
+		rules := 0
+		for document := range strings.SplitSeq(text, "\n---\n") {
+			var p struct {
+				Spec struct{ Ingress, Egress []any }
+			}
+			if err := yaml.Unmarshal([]byte(document), &p); err != nil {
+				t.Errorf("%q: %v", bad, err)
+			}
+			rules += len(p.Spec.Ingress) + len(p.Spec.Egress)
+		}
+		if rules != 1 {
+			t.Errorf("%q: %d rules, want 1:\n%s", bad, rules, text)
+		}
+	}
+}
+
+// Ports that are not characters of Unicode are different ports.
+func TestEachPortIsARow(t *testing.T) {
+	var c suggest.Collector
+	for _, port := range []uint16{55296, 57343, 65533} {
+		c.Add(suggest.Row{Subject: web, Peer: suggest.Peer{Pods: &client}, Protocol: "TCP",
+			Port: port})
+	}
+	if rows := c.Result().Rows; len(rows) != 3 {
+		t.Errorf("rows %+v", rows)
 	}
 }
 

@@ -2,11 +2,14 @@ package suggest
 
 import (
 	"bytes"
-	"encoding/json"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -27,11 +30,16 @@ const head = `# NetworkPolicies of namespace %s, suggested from known connection
 // are nodes that did not answer.
 func Write(w io.Writer, namespace string, seen []Seen, missing []string) error {
 	out := &bytes.Buffer{}
-	var nodes []string
+	var nodes, invalid []string
 	leftOut, other, denied := 0, 0, 0
-	for _, s := range seen {
+	seen = slices.Clone(seen)
+	for i, s := range seen {
 		nodes = append(nodes, s.Node)
 		leftOut, other, denied = leftOut+s.LeftOut, other+s.Other, denied+s.Denied
+		rows, others := validRows(s.Rows)
+		if seen[i].Rows = rows; others > 0 {
+			invalid = append(invalid, s.Node)
+		}
 	}
 	slices.Sort(nodes)
 	fmt.Fprintf(out, head, quote(namespace), list(nodes))
@@ -46,31 +54,33 @@ func Write(w io.Writer, namespace string, seen []Seen, missing []string) error {
 			fmt.Fprintf(out, "# NOTE %d %s\n", n.count, n.text)
 		}
 	}
+	if len(invalid) > 0 {
+		fmt.Fprintf(out, "# NOTE these nodes sent connections that cannot exist, which are left "+
+			"out: %s\n", list(invalid))
+	}
 	if len(missing) > 0 {
 		fmt.Fprintf(out, "# NOTE nodes that did not answer: %s\n", list(missing))
 	}
 
 	rows := merge(seen)
-	number := 0
+	if len(rows) == 0 {
+		fmt.Fprintln(out, "# NOTE no connections of its pods are known")
+	}
 	for len(rows) > 0 {
 		key := rows[0].Subject.Key()
 		n := slices.IndexFunc(rows, func(r Row) bool { return r.Subject.Key() != key })
 		if n < 0 {
 			n = len(rows)
 		}
-		number++
-		writePolicy(out, namespace, number, rows[:n])
+		writePolicy(out, namespace, rows[:n])
 		rows = rows[n:]
-	}
-	if number == 0 {
-		fmt.Fprintln(out, "# NOTE no connections of its pods are known")
 	}
 	_, err := w.Write(out.Bytes())
 	return err
 }
 
 // writePolicy writes the policy of one subject.
-func writePolicy(out *bytes.Buffer, namespace string, number int, rows []Row) {
+func writePolicy(out *bytes.Buffer, namespace string, rows []Row) {
 	subject := rows[0].Subject
 	if subject.Namespace != namespace || len(subject.Labels) == 0 {
 		fmt.Fprintf(out, "# NOTE pods such as %s have no labels that select them: no policy is "+
@@ -82,12 +92,12 @@ func writePolicy(out *bytes.Buffer, namespace string, number int, rows []Row) {
 # Pods such as %s.
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
-metadata: {name: "suggested-%d", namespace: %s}
+metadata: {name: %s, namespace: %s}
 spec:
-`, quote(subject.Example), number, quote(namespace))
+`, quote(subject.Example), quote(nameOf(subject)), quote(namespace))
 	noteOthers(out, "  ", subject)
 	fmt.Fprintf(out, "  podSelector: {matchLabels: %s}\n  policyTypes: [Ingress, Egress]\n",
-		quote(subject.Labels))
+		quoteLabels(subject.Labels))
 	for _, egress := range []bool{false, true} {
 		field, peers := "ingress", "from"
 		if egress {
@@ -100,7 +110,7 @@ spec:
 			}
 			if r.Peer.Unknown {
 				fmt.Fprintf(out, "  # NOTE left out: %s %s, %s %d, a pod's address of which no pod is "+
-					"known\n", peers, quote(r.Peer.Addr), word(r.Protocol), r.Port)
+					"known\n", peers, quote(r.Peer.Addr), r.Protocol, r.Port)
 				continue
 			}
 			if first {
@@ -109,7 +119,17 @@ spec:
 			}
 			writeRule(out, namespace, peers, r)
 		}
+		if first {
+			fmt.Fprintf(out, "  # NOTE no rule for %s: all of it is denied\n", field)
+		}
 	}
+}
+
+// nameOf returns the name of the policy for pods. It depends only on their namespace and labels, so
+// that a second run replaces the policies of the first.
+func nameOf(p Pods) string {
+	sum := sha256.Sum256([]byte(p.Key()))
+	return "suggested-" + hex.EncodeToString(sum[:5])
 }
 
 func writeRule(out *bytes.Buffer, namespace, peers string, r Row) {
@@ -120,14 +140,14 @@ func writeRule(out *bytes.Buffer, namespace, peers string, r Row) {
 		fmt.Fprintf(out, "  # pods such as %s in %s\n", quote(p.Example), quote(p.Namespace))
 		noteOthers(out, "  ", *p)
 		if p.Namespace != namespace || len(p.Labels) == 0 {
-			peer = fmt.Sprintf("namespaceSelector: {matchLabels: %s}", quote(map[string]string{
-				"kubernetes.io/metadata.name": p.Namespace}))
+			peer = fmt.Sprintf("namespaceSelector: {matchLabels: %s}", quoteLabels(
+				map[string]string{"kubernetes.io/metadata.name": p.Namespace}))
 		}
 		if len(p.Labels) > 0 {
 			if peer != "" {
 				peer += ", "
 			}
-			peer += fmt.Sprintf("podSelector: {matchLabels: %s}", quote(p.Labels))
+			peer += fmt.Sprintf("podSelector: {matchLabels: %s}", quoteLabels(p.Labels))
 		} else {
 			fmt.Fprint(out, "  # NOTE they have no labels that select them: the whole namespace\n")
 		}
@@ -139,7 +159,7 @@ func writeRule(out *bytes.Buffer, namespace, peers string, r Row) {
 	}
 
 	fmt.Fprintf(out, "  - %s: [{%s}]\n    ports: [{protocol: %s, port: %d}]\n", peers, peer,
-		word(r.Protocol), r.Port)
+		r.Protocol, r.Port)
 }
 
 func noteOthers(out *bytes.Buffer, indent string, p Pods) {
@@ -149,27 +169,24 @@ func noteOthers(out *bytes.Buffer, indent string, p Pods) {
 	}
 }
 
-// prefix returns the prefix of one address, or a text that no API server accepts.
+// prefix returns the prefix of one valid address.
 func prefix(addr string) string {
-	a, err := netip.ParseAddr(addr)
-	if err != nil {
-		return addr
-	}
+	a := netip.MustParseAddr(addr)
 	return netip.PrefixFrom(a, a.BitLen()).String()
 }
 
-// word returns a protocol of NetworkPolicy.
-func word(protocol string) string {
-	if protocol == "UDP" || protocol == "SCTP" {
-		return protocol
-	}
-	return "TCP"
-}
+// quote returns text as a YAML string on one line, in ASCII: a parser of YAML ends a comment at
+// some other characters, such as U+0085. All escapes of Go are escapes of YAML (YAML 1.2 section
+// 5.7).
+func quote(text string) string { return strconv.QuoteToASCII(text) }
 
-// quote returns a value as JSON, which is YAML on one line.
-func quote(v any) string {
-	text, _ := json.Marshal(v) // strings and maps of strings always have JSON
-	return string(text)
+// quoteLabels returns labels as a YAML mapping on one line.
+func quoteLabels(labels map[string]string) string {
+	var pairs []string
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		pairs = append(pairs, quote(key)+":"+quote(labels[key]))
+	}
+	return "{" + strings.Join(pairs, ",") + "}"
 }
 
 func list(names []string) string {
