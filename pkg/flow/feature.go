@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
@@ -154,14 +155,10 @@ func readQuery(r *http.Request, pods []string) (q query, err error) {
 		q.classes = append(q.classes, c)
 	}
 	q.pod = r.FormValue("pod")
-	switch {
-	case q.pod == "" || slices.Contains(pods, q.pod):
-		return q, nil
-	case len(pods) == 0:
-		return q, fmt.Errorf("no pod is called %q: this node has none", q.pod)
+	if q.pod != "" && !slices.Contains(pods, q.pod) {
+		return q, telemetry.NotHere(q.pod, pods)
 	}
-	return q, fmt.Errorf("no pod of this node is called %q, as NAMESPACE/NAME: its pods are %s",
-		q.pod, strings.Join(pods, ", "))
+	return q, nil
 }
 
 func classNames() string {
@@ -187,7 +184,7 @@ func (f *Feature) page(r *http.Request) (any, error) {
 	}
 
 	p := &reading{world: w, query: q, seed: f.seed, twice: f.o.Services != nil,
-		drops: newDrops(f.o.Drops(), harmless)}
+		drops: newDrops(f.o.Drops(), harmless, time.Now())}
 	if err := f.read(p); err != nil {
 		return nil, err
 	}

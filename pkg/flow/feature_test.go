@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -248,12 +249,52 @@ func TestDroppedPacketHidesNoAlarm(t *testing.T) {
 	}
 	for _, pod := range []string{"", "shop/other", "shop/web"} {
 		n.drops = []telemetry.DroppedPacket{{Reason: "pod_spoofed_source", Protocol: "udp",
-			Src: netip.MustParseAddr("198.18.1.5"), SrcPort: 1, SrcPod: pod,
+			Time: time.Now(),
+			Src:  netip.MustParseAddr("198.18.1.5"), SrcPort: 1, SrcPod: pod,
 			Dst: netip.MustParseAddr("198.18.2.5"), DstPort: 53}}
 		got, err := n.ask("?class=outside")
 		if err != nil || got.Alarms != 1 {
 			t.Errorf("with a dropped packet of %q: %v, %d alarms, %v", pod, err, got.Alarms,
 				verdicts(got))
+		}
+	}
+}
+
+// The present route decides whether a connection is in clear. Earlier packets with the same
+// addresses and ports may have been dropped.
+func TestDroppedPacketHidesNoConnectionInClear(t *testing.T) {
+	n := newNode(t)
+	addr := netip.MustParseAddrPort
+	const outside, inside = "198.18.1.5:1 203.0.113.1:53", "198.18.1.5:2 198.18.2.5:53"
+	for _, ends := range []string{outside, inside} {
+		client, server, _ := strings.Cut(ends, " ")
+		n.flows = append(n.flows, bpfmaps.Flow{Protocol: 17, Client: addr(client),
+			Service: addr(server), Backend: addr(server), SNAT: ends == outside})
+	}
+
+	for name, c := range map[string]struct {
+		age    time.Duration
+		inside string
+	}{
+		"now":         {0, "refused veil0 spoofed"},
+		"an hour ago": {time.Hour, "tunnel node-2 veil0"},
+	} {
+		n.drops = nil
+		for _, ends := range []string{outside, inside} {
+			a := nettest.AddrPorts(strings.Fields(ends)...)
+			n.drops = append(n.drops, telemetry.DroppedPacket{Reason: "spoofed", Protocol: "udp",
+				Time: time.Now().Add(-c.age), SrcPod: "shop/web", Src: a[0].Addr(),
+				SrcPort: a[0].Port(), Dst: a[1].Addr(), DstPort: a[1].Port()})
+		}
+		got, err := n.ask("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		differ(t, got, map[string]string{outside: "outside 1 eth0", inside: c.inside})
+		for _, f := range got.Flows {
+			if f.Dropped != "spoofed" || f.DroppedAt.IsZero() {
+				t.Errorf("%s: no remark about the dropped packet: %+v", name, f)
+			}
 		}
 	}
 }
@@ -289,13 +330,16 @@ func TestDropsAndFlowsOfServicesAreAdded(t *testing.T) {
 	}
 	n.drops = []telemetry.DroppedPacket{
 		{Reason: "policy_ingress", Src: netip.MustParseAddr("198.18.2.9"), SrcPort: 7,
-			Dst: netip.MustParseAddr("198.18.1.5"), DstPort: 81, Protocol: "tcp", DstPod: "shop/web",
+			Time: time.Now(), Dst: netip.MustParseAddr("198.18.1.5"), DstPort: 81, Protocol: "tcp", DstPod: "shop/web",
 			Peer: "node-2"},
-		{Reason: "harmless", Src: netip.MustParseAddr("198.18.2.9"),
+		{Reason: "harmless", Src: netip.MustParseAddr("198.18.2.9"), Time: time.Now(),
 			Dst: netip.MustParseAddr("198.18.1.5")},
+		{Reason: "policy_ingress", Src: netip.MustParseAddr("198.18.2.9"), SrcPort: 8, DstPort: 81,
+			Time: time.Now().Add(-time.Hour), Dst: netip.MustParseAddr("198.18.1.5"),
+			DstPod: "shop/web", Protocol: "tcp"}, // too old
 	}
 	n.drops = append(n.drops, telemetry.DroppedPacket{Reason: "pod_to_range", Out: "eth0",
-		Src: netip.MustParseAddr("192.0.2.1"), SrcPort: 9, SrcPod: "shop/web", Protocol: "udp",
+		Time: time.Now(), Src: netip.MustParseAddr("192.0.2.1"), SrcPort: 9, SrcPod: "shop/web", Protocol: "udp",
 		Dst: netip.MustParseAddr("198.18.2.7"), DstPort: 53}) // masqueraded
 	n.guard.Drops = []telemetry.Drop{{Name: "harmless", Harmless: true}}
 

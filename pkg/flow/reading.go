@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 	"net/netip"
+	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
@@ -62,9 +63,13 @@ func (p *reading) add(c connection) {
 	}
 
 	f := p.judge(legs, c.translated())
-	// A sample never hides an alarm: another sender may have used the same addresses and ports.
-	if reason := p.drops.take(c, key, client.pod); reason != "" && !f.Alarm {
-		f = telemetry.Flow{Class: telemetry.FlowRefused, Reason: reason, Link: f.Link}
+	if s := p.drops.take(c, key, client.pod); s != nil {
+		// A sample never hides a connection in clear: its packets may have been dropped by a rule or
+		// a route that is gone, or another sender may have used the same addresses and ports.
+		if p.drops.isRecent(s.DroppedPacket) && !f.Class.Clear() {
+			f = telemetry.Flow{Class: telemetry.FlowRefused, Reason: s.Reason, Link: f.Link}
+		}
+		f.Dropped, f.DroppedAt = s.Reason, s.Time
 	}
 	f.Protocol = telemetry.ProtocolName(c.Proto)
 	f.Client, f.ClientPort, f.ClientPod = c.Client, c.ClientPort, client.pod
@@ -91,14 +96,17 @@ func (p *reading) addService(s bpfmaps.Flow) {
 	}
 }
 
-// addDrops adds a refused connection for each sample of a drop that matched no connection.
+// addDrops adds a refused connection for each recent sample of a drop that matched no connection.
 func (p *reading) addDrops() {
 	for _, d := range p.drops.left() {
+		if !p.drops.isRecent(d) {
+			continue
+		}
 		if d.SrcPod != "" && d.Out != "" && p.assigned[d.Src] {
 			d.Src = p.podAddr(d.SrcPod, d.Src) // The packet was dropped after masquerading.
 		}
 		f := telemetry.Flow{Class: telemetry.FlowRefused, Reason: d.Reason, Peer: d.Peer, Link: d.Out,
-			Protocol: d.Protocol, Client: d.Src, ClientPort: d.SrcPort, ClientPod: d.SrcPod,
+			Dropped: d.Reason, DroppedAt: d.Time, Protocol: d.Protocol, Client: d.Src, ClientPort: d.SrcPort, ClientPod: d.SrcPod,
 			Server: d.Dst, ServerPort: d.DstPort, ServerPod: d.DstPod, Source: "drops"}
 		if p.query.matches(f) {
 			p.kept.add(f)
@@ -129,11 +137,17 @@ func (k key) hash(seed maphash.Seed) uint64 {
 	return maphash.Bytes(seed, b[:n])
 }
 
+// recentFor is how long a sample counts for a refused connection. It is as long as conntrack keeps
+// most connections without a reply.
+const recentFor = 2 * time.Minute
+
 // drops holds samples of dropped packets, keyed by the packet. Only the last sample of a key is
 // kept.
 type drops struct {
 	byKey map[key]*sample
 	order []key
+	// since is the time of the oldest samples that are recent.
+	since time.Time
 }
 
 type sample struct {
@@ -142,8 +156,8 @@ type sample struct {
 }
 
 // newDrops returns the samples, except those with harmless reasons or without addresses.
-func newDrops(packets []telemetry.DroppedPacket, harmless map[string]bool) drops {
-	d := drops{byKey: map[key]*sample{}}
+func newDrops(packets []telemetry.DroppedPacket, harmless map[string]bool, now time.Time) drops {
+	d := drops{byKey: map[key]*sample{}, since: now.Add(-recentFor)}
 	for _, p := range packets {
 		if harmless[p.Reason] || !p.Src.IsValid() {
 			continue
@@ -157,19 +171,21 @@ func newDrops(packets []telemetry.DroppedPacket, harmless map[string]bool) drops
 	return d
 }
 
-// take returns the reason for which a packet of the client was dropped, or "", and marks the sample
-// as taken. pod is the client's pod, or "": a packet that another pod sent says nothing about this
+func (d drops) isRecent(p telemetry.DroppedPacket) bool { return !p.Time.Before(d.since) }
+
+// take returns the last sample of a packet of the client, or nil, and marks it as taken. It returns
+// nil for a connection that the server answered. pod is the client's pod, or "": a packet that another pod sent says nothing about this
 // connection. A packet that was dropped before NAT has the destination that the client connected to.
-func (d drops) take(c connection, behind key, pod string) string {
+func (d drops) take(c connection, behind key, pod string) *sample {
 	before := behind
 	before.dst, before.dstPort = c.Original.Addr(), c.Original.Port()
 	for _, k := range []key{behind, before} {
 		if s := d.byKey[k]; s != nil && !c.Replied && s.SrcPod == pod {
 			s.taken = true
-			return s.Reason
+			return s
 		}
 	}
-	return ""
+	return nil
 }
 
 // forget marks all samples as not taken.

@@ -1,6 +1,9 @@
 package telemetry
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // FlowsPath is the admin socket's page of connections. Its answer is a Flows. The parameters
 // ?pod=NAMESPACE/NAME and ?class=CLASS select connections. ?class may occur several times.
@@ -20,7 +23,8 @@ const (
 	FlowOutside FlowClass = "outside"
 	// FlowHost connections are in clear between this node and another node.
 	FlowHost FlowClass = "host"
-	// FlowRefused connections do not work: a route, the tunnel or a rule drops their packets.
+	// FlowRefused connections do not work: a route, the tunnel or a rule drops their packets, or
+	// dropped one in the last two minutes.
 	FlowRefused FlowClass = "refused"
 )
 
@@ -60,8 +64,12 @@ type Flow struct {
 	// Link is the link on which packets leave the node, or would leave it.
 	Link string `json:"link,omitempty"`
 	// Reason is why the connection is refused: a drop reason, or a sentence.
-	Reason   string `json:"reason,omitempty"`
-	Protocol string `json:"protocol"`
+	Reason string `json:"reason,omitempty"`
+	// Dropped is the reason for which the last sampled packet of the client was dropped, at
+	// DroppedAt. They are empty without such a sample, and if the server has answered.
+	Dropped   string    `json:"dropped,omitempty"`
+	DroppedAt time.Time `json:"droppedAt,omitzero"`
+	Protocol  string    `json:"protocol"`
 	// Client opened the connection. Server is the other end, after destination NAT. Original is the
 	// address that the client connected to; it is only set if it differs from Server. Ports are 0
 	// if the protocol has none.
