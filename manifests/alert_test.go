@@ -179,6 +179,7 @@ var alertCases = []alertCase{
 	{"KubeveilOffloadOff", samples{
 		`kubeveil_tunnel_offload{instance="a", offload="tun_udp"}`: "1x10 0x29"}},
 	{"KubeveilPeersSentSingly", samples{"kubeveil_tunnel_peers_sent_singly": always}},
+	{"KubeveilDropsNotSampled", samples{"kubeveil_drops_sampled": "0x40"}},
 
 	{"KubeveilPolicyNotEnforced", samples{"kubeveil_policy_not_enforced": always}},
 	{"KubeveilPolicyIgnoresAddresses", samples{

@@ -55,8 +55,13 @@ func Open(group uint16, snaplen uint32) (*Conn, error) {
 	if err == nil {
 		err = bind(c, group, snaplen)
 	}
+	if errors.Is(err, unix.EPERM) {
+		err = fmt.Errorf("another program listens to group %d of nflog, end it: %w", group, err)
+	} else if err != nil {
+		err = fmt.Errorf("listen to group %d of nflog, which needs the kernel module "+
+			"nfnetlink_log: %w", group, err)
+	}
 	if err != nil {
-		err = fmt.Errorf("listen to group %d of nflog: %w", group, err)
 		return nil, errors.Join(err, c.Close())
 	}
 	return &Conn{c}, nil

@@ -42,8 +42,8 @@ func (a *Agent) openFeatures() error {
 		Counters: sum(a.guard.Counters, nftables.Drops, s.Drops, limit.Drops),
 		Ring:     a.guard.Samples(), Paths: paths, Log: a.log})
 	p := policies.FeatureOptions{Config: cfg, Source: a.kube, Paths: paths,
-		Programmed: a.metrics.ObservePolicy, Dropped: d.Sampled, Drops: d.Kept,
-		Log: a.log}
+		Programmed: a.metrics.ObservePolicy, Dropped: d.Sampled, Sampled: d.PoliciesSampled,
+		Drops: d.Kept, Log: a.log}
 	connections := flow.FeatureConfig{Config: cfg, Paths: paths, Drops: d.Kept,
 		Guard: a.guardStatus, Tunnels: a.tunnelStatus}
 	if links := s.Links(); links != nil {

@@ -7,10 +7,9 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nflog"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -53,10 +52,12 @@ type Feature struct {
 	// listener is nil while nothing is received from nflog; problem is then the reason.
 	listener *nflog.Conn
 	problem  error
-	// since is when listener was opened; zero without a listener.
-	since time.Time
-	// ringProblem is the reason why the ring of BPF programs is not read; nil if it is read.
-	ringProblem error
+	// began is when a listener was opened first. Packets that were dropped while it was closed count
+	// as skipped. since is began, or zero without a listener.
+	began, since time.Time
+	// ringProblem is the reason why the ring of BPF programs is not read, and policyProblem the
+	// reason why packets that policies deny are not sampled. They are nil if they are.
+	ringProblem, policyProblem error
 	// waited counts the samples in the ring that are older than since.
 	waited uint64
 }
@@ -93,16 +94,14 @@ func (f *Feature) listen() (err error) {
 	if err != nil {
 		return err
 	}
-	f.listener, err = nflog.Open(abi.NFLogGuard, chains.SampleBytes)
-	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("another program listens to group %d of nflog, end it: %w",
-			abi.NFLogGuard, err)
+	if f.listener, err = nflog.Open(abi.NFLogGuard, chains.SampleBytes); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("the kernel needs the module nfnetlink_log: %w", err)
+	if f.began.IsZero() {
+		f.tally.begin(counts)
+		f.began = time.Now()
 	}
-	f.tally.begin(counts)
-	f.since = time.Now()
+	f.since = f.began
 	return nil
 }
 
@@ -227,7 +226,7 @@ func (f *Feature) nameLocked(p nflog.Packet, drop *telemetry.DroppedPacket) (own
 
 // Kept returns the samples that are kept, the oldest first.
 func (f *Feature) Kept() []telemetry.DroppedPacket {
-	all, _ := f.ring.After(0, func(telemetry.DroppedPacket) bool { return true })
+	all, _ := f.ring.After(0, Size, func(telemetry.DroppedPacket) bool { return true })
 	return all
 }
 
@@ -268,10 +267,18 @@ func (f *Feature) Close() (err error) {
 	return err
 }
 
-// Status sets s.DropSamples, with the number of packets without a sample. It sets nothing while
-// nflog is not received.
+// PoliciesSampled records why packets that policies deny are not passed to Sampled. A nil err means
+// that they are.
+func (f *Feature) PoliciesSampled(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.policyProblem = err
+}
+
+// Status sets s.DropSamples. It has the number of packets without a sample if nflog is received.
 func (f *Feature) Status(s *telemetry.Status) {
 	shown := f.samples()
+	s.DropSamples = &shown
 	if shown.Since.IsZero() {
 		return
 	}
@@ -280,7 +287,6 @@ func (f *Feature) Status(s *telemetry.Status) {
 		return // The status of the guard or of policies contains the error.
 	}
 	shown.Skipped = f.tally.settled(counts)
-	s.DropSamples = &shown
 }
 
 // samples returns since when packets are sampled, and why some or all of them are not.
@@ -288,8 +294,8 @@ func (f *Feature) samples() (s telemetry.DropSamples) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.Since = f.since
-	if err := errors.Join(f.problem, f.ringProblem); err != nil {
-		s.Problem = err.Error()
+	if err := errors.Join(f.problem, f.ringProblem, f.policyProblem); err != nil {
+		s.Problem = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	return s
 }

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -129,7 +130,7 @@ func send(t *testing.T, from *nettest.NS, subnet byte, count int) (port uint16) 
 
 // forged returns the samples of datagrams with a forged source from a pod; "" means all pods.
 func (n *node) forged(pod string) []telemetry.DroppedPacket {
-	packets, _ := n.f.ring.After(0, query{reason: chains.Spoofed, pod: pod}.matches)
+	packets, _ := n.f.ring.After(0, Size, query{reason: chains.Spoofed, pod: pod}.matches)
 	return packets
 }
 
@@ -209,7 +210,10 @@ func TestWithoutTheKernelsLogThePageSaysWhy(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	var s telemetry.Status
-	if second.Status(&s); s.DropSamples != nil {
+	second.PoliciesSampled(errors.New("group 118 is taken"))
+	if second.Status(&s); s.DropSamples == nil || s.DropSamples.Skipped != nil ||
+		!strings.Contains(s.DropSamples.Problem, "group 119") ||
+		!strings.HasSuffix(s.DropSamples.Problem, "; group 118 is taken") {
 		t.Errorf("status %+v", s.DropSamples)
 	}
 }
@@ -289,6 +293,45 @@ func TestWhoseIsADroppedPacket(t *testing.T) {
 	}
 }
 
+// Answers have a bounded size, and together all packets, each once.
+func TestAnswersAreBoundedInBytes(t *testing.T) {
+	f := offline(t, map[int]link{2: {"eth0", 0}})
+	name := strings.Repeat("n", 63) + "/" + strings.Repeat("n", 253)
+	largest := telemetry.DroppedPacket{Reason: "policy_ingress", SrcPod: name, DstPod: name,
+		Policies: slices.Repeat([]string{name}, 8), MorePolicies: 9992,
+		Rule: strings.Repeat("r", 512)}
+	for range Size {
+		f.Sampled(packet("2001:db8::1", "2001:db8::2", 2, 2), largest)
+	}
+
+	after, seen := uint64(0), 0
+	for more := true; more; {
+		answer, err := f.page(httptest.NewRequest(http.MethodGet,
+			fmt.Sprint(telemetry.DropsPath, "?after=", after), nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := answer.(telemetry.Drops)
+		text, err := json.Marshal(d)
+		if err != nil || len(text) > 6<<20 {
+			t.Errorf("%v; an answer has %d bytes", err, len(text))
+		}
+		for _, p := range d.Packets {
+			if p.Number <= after {
+				t.Fatalf("number %d again", p.Number)
+			}
+			after = p.Number
+		}
+		seen, more = seen+len(d.Packets), d.More
+		if d.Last < after {
+			t.Errorf("last number %d, want at least %d", d.Last, after)
+		}
+	}
+	if seen != Size {
+		t.Errorf("%d packets, want %d", seen, Size)
+	}
+}
+
 func TestPageChoosesPackets(t *testing.T) {
 	f := offline(t, map[int]link{2: {"eth0", 0}})
 	link := recordOf(t, f.o.Paths.PodDir, "web", "198.18.1.5")
@@ -299,7 +342,7 @@ func TestPageChoosesPackets(t *testing.T) {
 	f.Sampled(in, telemetry.DroppedPacket{Reason: "other"})
 	f.Sampled(nflog.Packet{In: 2}, telemetry.DroppedPacket{Reason: "to_loopback"})
 
-	first, _ := f.ring.After(0, all)
+	first, _ := f.ring.After(0, Size, all)
 	for name, c := range map[string]struct {
 		query string
 		count int

@@ -104,7 +104,7 @@ func (d flooded) expect(t testing.TB, before, sent uint64) int {
 		if err != nil {
 			t.Fatal(err)
 		}
-		packets, _ = d.f.ring.After(0, query{reason: d.reason}.matches)
+		packets, _ = d.f.ring.After(0, Size, query{reason: d.reason}.matches)
 		dropped := counts.dropped[d.reason]
 		return dropped == before+sent &&
 			uint64(len(packets))+d.f.tally.skipped(counts)[d.reason] == dropped

@@ -11,6 +11,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
+// PageSize bounds the packets of one answer. A packet has at most some 5 KiB: two names of pods,
+// the name of a node, the names of eight policies, and the text of a rule.
+const PageSize = 1024
+
 // Pages returns the admin socket's page of dropped packets.
 func (f *Feature) Pages() map[string]telemetry.Page {
 	return map[string]telemetry.Page{telemetry.DropsPath: f.page}
@@ -33,13 +37,13 @@ func (f *Feature) page(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	packets, last := f.ring.After(q.after, q.matches)
+	packets, last := f.ring.After(q.after, PageSize, q.matches)
 	counts, err := f.counts()
 	if err != nil {
 		return nil, err
 	}
 	d := telemetry.Drops{DropSamples: f.samples(), Before: f.before(), Last: last,
-		Packets: packets}
+		More: len(packets) == PageSize, Packets: packets}
 	d.Skipped = f.tally.skipped(counts)
 	return d, nil
 }
@@ -72,13 +76,9 @@ func (f *Feature) checkPod(name string) error {
 	f.mu.Lock()
 	pods := f.names.pods(time.Now())
 	f.mu.Unlock()
-	kept, _ := f.ring.After(0, query{pod: name}.matches)
+	kept, _ := f.ring.After(0, 1, query{pod: name}.matches)
 	if slices.Contains(pods, name) || len(kept) > 0 {
 		return nil
 	}
-	if len(pods) == 0 {
-		return fmt.Errorf("no pod is called %q: this node has none", name)
-	}
-	return fmt.Errorf("no pod of this node is called %q, as NAMESPACE/NAME: its pods are %s", name,
-		strings.Join(pods, ", "))
+	return telemetry.NotHere(name, pods)
 }

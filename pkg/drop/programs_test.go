@@ -207,7 +207,7 @@ func TestRefusedSocketNamesItsPod(t *testing.T) {
 		f.keepSample(sample.Sample{Netns: cookie, Time: time.Now(), Packet: nflog.Packet{
 			Prefix: "service_no_backend", Headers: nflog.Headers{DstPort: 80,
 				Dst: netip.MustParseAddr("198.18.0.3"), Proto: unix.IPPROTO_TCP}}})
-		packets, _ := f.ring.After(0, all)
+		packets, _ := f.ring.After(0, Size, all)
 		if p := packets[len(packets)-1]; p.SrcPod != name || p.Protocol != "tcp" ||
 			p.DstPort != 80 || p.In != "" || f.ring.owned[name] != 1 {
 			t.Errorf("%+v, want pod %q; owners %v", p, name, f.ring.owned)

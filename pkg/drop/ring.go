@@ -59,17 +59,22 @@ func (r *Ring) evictLocked() {
 	r.held = slices.Delete(r.held, i, i+1)
 }
 
-// After returns the packets that have a larger number and that which selects, oldest first. last
-// is the number of the packet that was added last, selected or not.
-func (r *Ring) After(number uint64,
+// After returns at most `most` packets that have a larger number and that which selects, oldest
+// first. last is the number up to which it looked: the number of the packet that was added last, or
+// a smaller one if there are more packets.
+func (r *Ring) After(number uint64, most int,
 	which func(telemetry.DroppedPacket) bool) (out []telemetry.DroppedPacket, last uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out = []telemetry.DroppedPacket{}
 	for _, h := range r.held {
-		if h.Number > number && which(h.DroppedPacket) {
-			out = append(out, h.DroppedPacket)
+		if h.Number <= number || !which(h.DroppedPacket) {
+			continue
 		}
+		if len(out) >= most {
+			return out, out[most-1].Number
+		}
+		out = append(out, h.DroppedPacket)
 	}
 	return out, r.number
 }

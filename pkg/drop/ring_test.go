@@ -23,7 +23,7 @@ func TestScanningPodHidesNoOtherPod(t *testing.T) {
 		}
 	}
 	seen := 0
-	packets, last := r.After(0, all)
+	packets, last := r.After(0, Size, all)
 	for i, p := range packets {
 		if p.Reason == "denied" {
 			seen++
@@ -51,10 +51,10 @@ func TestFullRingEvictsFromWhoHasMost(t *testing.T) {
 		r.Add("late", telemetry.DroppedPacket{Length: i})
 	}
 	count := func(reason string) int {
-		packets, _ := r.After(0, func(p telemetry.DroppedPacket) bool { return p.Reason == reason })
+		packets, _ := r.After(0, Size, query{reason: reason}.matches)
 		return len(packets)
 	}
-	packets, _ := r.After(0, all)
+	packets, _ := r.After(0, Size, all)
 	if len(packets) != 10 || count("noise") < 3 || len(r.owned) != 3 {
 		t.Errorf("%d packets, %d of the noisy pod, of %d owners", len(packets), count("noise"),
 			len(r.owned))
@@ -63,7 +63,7 @@ func TestFullRingEvictsFromWhoHasMost(t *testing.T) {
 		t.Error("the oldest packet of the quiet pod outlived its share")
 	}
 
-	one, _ := r.After(packets[8].Number, all)
+	one, _ := r.After(packets[8].Number, Size, all)
 	if len(one) != 1 || one[0].Number != packets[9].Number {
 		t.Errorf("behind number %d: %+v", packets[8].Number, one)
 	}

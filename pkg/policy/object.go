@@ -1,9 +1,11 @@
 package policy
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Name identifies an object in a namespace.
@@ -11,6 +13,11 @@ type Name struct{ Namespace, Name string }
 
 // String returns namespace/name.
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// Compare orders names by namespace, then by name.
+func (n Name) Compare(other Name) int {
+	return cmp.Or(strings.Compare(n.Namespace, other.Namespace), strings.Compare(n.Name, other.Name))
+}
 
 // Proto is an IP protocol number. Policies use only the constants.
 type Proto uint8

@@ -13,8 +13,10 @@ type PolicyView struct {
 	Tier string `json:"tier"`
 	// Directions are the directions in which the policy isolates its pods, or has rules.
 	Directions []string `json:"directions"`
-	// Pods are the pods of this node that the policy selects, sorted.
-	Pods []string `json:"pods"`
+	// Pods are pods of this node that the policy selects, sorted. MorePods counts the pods beyond a
+	// bound.
+	Pods     []string `json:"pods"`
+	MorePods int      `json:"morePods,omitempty"`
 	// Enforced reports whether the policy is in force as it is written.
 	Enforced bool `json:"enforced"`
 	// Problem is the reason why the policy is not in force as written; "" if Enforced.

@@ -17,9 +17,11 @@ type Drops struct {
 	DropSamples
 	// Before counts the packets without a sample that were dropped before Since.
 	Before uint64 `json:"before"`
-	// Last is the Number of the newest sample, selected or not. It is larger than all numbers of
-	// an earlier veild.
+	// Last is the Number of the newest sample that was looked at, selected or not. It is larger
+	// than all numbers of an earlier veild. More reports whether there may be samples after Last,
+	// because the answer has the largest size: request them with ?after.
 	Last    uint64          `json:"last"`
+	More    bool            `json:"more,omitempty"`
 	Packets []DroppedPacket `json:"packets"`
 }
 
@@ -50,9 +52,11 @@ type DroppedPacket struct {
 	Length int `json:"length,omitempty"`
 	// Peer is the other node that the packet came from or was sent to; empty if there was none.
 	Peer string `json:"peer,omitempty"`
-	// Policies and Rule denied the packet. They are empty if no policy denied it.
-	Policies []string `json:"policies,omitempty"`
-	Rule     string   `json:"rule,omitempty"`
+	// Policies and Rule denied the packet. They are empty if no policy denied it. MorePolicies
+	// counts the policies that denied it too and that Policies does not name.
+	Policies     []string `json:"policies,omitempty"`
+	MorePolicies int      `json:"morePolicies,omitempty"`
+	Rule         string   `json:"rule,omitempty"`
 }
 
 // ProtocolName returns the name of an IP protocol that has ports or is ICMP, otherwise the number.
@@ -87,13 +91,17 @@ var (
 		"Dropped packets that veilctl drops does not show, because their reason or their pod "+
 			"exceeded its share of the samples, by reason. A packet counts up to one scrape late.",
 		"reason")
-	dropDescs = []*prometheus.Desc{dropsSkippedDesc}
+	dropsSampledDesc = desc("drops_sampled", "1 if veilctl drops shows all kinds of dropped "+
+		"packets, 0 if some or all are only counted. veilctl status has the reason.")
+	dropDescs = []*prometheus.Desc{dropsSkippedDesc, dropsSampledDesc}
 )
 
-func collectDrops(d *DropSamples, counter func(*prometheus.Desc, uint64, ...string)) {
+func collectDrops(d *DropSamples, gauge func(*prometheus.Desc, float64, ...string),
+	counter func(*prometheus.Desc, uint64, ...string)) {
 	if d == nil {
 		return
 	}
+	gauge(dropsSampledDesc, one(d.Problem == ""))
 	for reason, n := range d.Skipped {
 		counter(dropsSkippedDesc, n, reason)
 	}

@@ -211,7 +211,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	collectServices(s.Services, gauge, counter)
 	collectPolicy(s.Policy, gauge, counter)
 	collectConnections(s.Connections, gauge, counter)
-	collectDrops(s.DropSamples, counter)
+	collectDrops(s.DropSamples, gauge, counter)
 }
 
 func one(b bool) float64 {

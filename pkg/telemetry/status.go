@@ -47,7 +47,7 @@ type Status struct {
 	Policy *Policy `json:"policy,omitempty"`
 	// Connections is nil where pods have no limit of connections.
 	Connections *Connections `json:"connections,omitempty"`
-	// DropSamples describes what veilctl drops shows. It is nil while nothing is sampled.
+	// DropSamples describes what veilctl drops shows. It is nil where nothing samples.
 	DropSamples *DropSamples `json:"dropSamples,omitempty"`
 	// Problems are sentences about what is wrong now, with remedies.
 	Problems []string `json:"problems,omitempty"`

@@ -15,16 +15,32 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
+// maxObjects bounds the objects whose problems Problems names. Tenants write objects.
+const maxObjects = 64
+
 // Problems returns sentences about current problems, sorted: failing requests and malformed
-// objects. It is empty if there are none.
+// objects. It names at most maxObjects objects and counts the others. It is empty if there are no
+// problems.
 func (s *Server) Problems() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]string, 0, len(s.problems))
+	out, objects := []string{}, []string{}
 	for what, text := range s.problems {
-		out = append(out, what+": "+text)
+		if strings.Contains(what, "/") {
+			objects = append(objects, what)
+		} else {
+			out = append(out, what+": "+text)
+		}
+	}
+	slices.Sort(objects)
+	named := objects[:min(len(objects), maxObjects)]
+	for _, what := range named {
+		out = append(out, what+": "+s.problems[what])
 	}
 	slices.Sort(out)
+	if more := len(objects) - len(named); more > 0 {
+		out = append(out, fmt.Sprintf("%d more objects have problems: see the log of veild", more))
+	}
 	return out
 }
 

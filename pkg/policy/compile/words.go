@@ -24,8 +24,25 @@ func PortWords(l policy.Line, def *Definition) string {
 	return fmt.Sprintf("%s %d-%d", i.Proto, i.First, i.Last)
 }
 
-// maxWords bounds the selectors of one set that a text names.
-const maxWords = 16
+// maxWords bounds the selectors of one set that a text names. maxText bounds the bytes of a list in
+// words, except for its last word.
+const maxWords, maxText = 16, 512
+
+// joined joins n words, which word returns. Beyond maxText it only counts them.
+func joined(n int, separator string, word func(int) string) string {
+	var text strings.Builder
+	for i := range n {
+		if i > 0 {
+			text.WriteString(separator)
+		}
+		if text.Len() > maxText {
+			fmt.Fprintf(&text, "%d more", n-i)
+			break
+		}
+		text.WriteString(word(i))
+	}
+	return text.String()
+}
 
 // Words describes the peers of a set.
 func (d *Definition) Words() string {
@@ -42,13 +59,9 @@ func (d *Definition) Words() string {
 	block := ""
 	if d.Block != nil {
 		block = d.Block.CIDR.Masked().String()
-		for i, e := range SortedPrefixes(d.Block.Except) {
-			if i == 0 {
-				block += " except "
-			} else {
-				block += ", "
-			}
-			block += e.String()
+		if except := SortedPrefixes(d.Block.Except); len(except) > 0 {
+			block += " except " + joined(len(except), ", ",
+				func(i int) string { return except[i].String() })
 		}
 	}
 
@@ -77,21 +90,22 @@ func (d *Definition) Words() string {
 
 // selectorWords describes the labels that a selector requires.
 func selectorWords(s policy.Selector) string {
-	all := make([]string, 0, len(s))
-	for _, r := range s {
-		values := strings.Join(r.Values, ",")
-		switch {
-		case r.Op == policy.In && len(r.Values) == 1:
-			all = append(all, r.Key+"="+values)
-		case r.Op == policy.In:
-			all = append(all, fmt.Sprintf("%s in (%s)", r.Key, values))
-		case r.Op == policy.NotIn:
-			all = append(all, fmt.Sprintf("%s not in (%s)", r.Key, values))
-		case r.Op == policy.Exists:
-			all = append(all, r.Key+" set")
-		case r.Op == policy.DoesNotExist:
-			all = append(all, r.Key+" unset")
-		}
+	return joined(len(s), " and ", func(i int) string { return requirementWords(s[i]) })
+}
+
+func requirementWords(r policy.Requirement) string {
+	values := joined(len(r.Values), ",", func(i int) string { return r.Values[i] })
+	switch {
+	case r.Op == policy.In && len(r.Values) == 1:
+		return r.Key + "=" + values
+	case r.Op == policy.In:
+		return fmt.Sprintf("%s in (%s)", r.Key, values)
+	case r.Op == policy.NotIn:
+		return fmt.Sprintf("%s not in (%s)", r.Key, values)
+	case r.Op == policy.Exists:
+		return r.Key + " set"
+	case r.Op == policy.DoesNotExist:
+		return r.Key + " unset"
 	}
-	return strings.Join(all, " and ")
+	return ""
 }

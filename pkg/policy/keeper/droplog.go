@@ -2,13 +2,16 @@ package keeper
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
+	"weak"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper/droplog"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -17,14 +20,22 @@ import (
 // tries again. It must run on a thread of the node's network namespace.
 func (k *Keeper) LogDrops(ctx context.Context) error {
 	warned := false
+	sampled := func(err error) {
+		if k.sampled != nil {
+			k.sampled(err)
+		}
+	}
+
 	for {
 		l, err := nftables.OpenDropLog()
 		if err == nil {
+			sampled(nil)
 			err = k.logDrops(ctx, l)
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		sampled(fmt.Errorf("packets that policies deny are only counted: %w", err))
 		if !warned {
 			k.log.Warn("connections that policies deny are not logged", "error", err)
 			warned = true
@@ -55,7 +66,7 @@ func (k *Keeper) logDrops(ctx context.Context, l *nftables.DropLog) error {
 			if k.dropped != nil {
 				k.dropped(d.Packet, telemetry.DroppedPacket{Reason: d.Reason,
 					SrcPod: wordOf(sender), DstPod: wordOf(k.podAt(d.Dst)),
-					Policies: by.Policies, Rule: by.Rule})
+					Policies: by.Policies, MorePolicies: by.More, Rule: by.Rule})
 			}
 			k.denied.Add(d, by, sender)
 		}
@@ -95,7 +106,17 @@ func (k *Keeper) explain(d nftables.Dropped) (by droplog.Denier) {
 		}
 		f.FromPod, f.ToPod = direction == policy.Egress, direction == policy.Ingress
 		f.ToNode = f.ToNode && f.FromPod
-		if !k.planner.Attached(own) || plan.Judge(f).String() != d.Reason {
+		names := planner.Names{}
+		switch {
+		case !k.planner.Attached(own):
+			continue
+		case d.Reason == isolated[direction]:
+			names = k.isolating.of(plan, isolatedEnd{own, direction}, k.planner)
+			if len(names.Some) == 0 {
+				continue
+			}
+		case d.Reason == isolated[policy.Ingress] || d.Reason == isolated[policy.Egress],
+			plan.Judge(f).String() != d.Reason:
 			continue
 		}
 
@@ -103,13 +124,48 @@ func (k *Keeper) explain(d nftables.Dropped) (by droplog.Denier) {
 		if whose := k.planner.Whose(own); len(whose) == 1 {
 			by.Pod = whose[0].Name.String()
 		}
+		if len(names.Some) > 0 {
+			by.Policies, by.More, by.Rule = names.Some, names.More, "no rule of these allows it"
+			return by
+		}
 		if name, _ := k.planner.Decider(plan, direction, f); name != "" {
 			by.Policies, by.Rule = []string{name}, k.planner.DecidingRule(plan, direction, f)
 			return by
 		}
-		by.Policies, _ = k.planner.Explain(plan, direction, f)
-		by.Rule = "no rule of these allows it"
+		names = k.isolating.of(plan, isolatedEnd{own, direction}, k.planner)
+		by.Policies, by.More, by.Rule = names.Some, names.More, "no rule of these allows it"
 		return by
 	}
 	return by
+}
+
+// isolated holds the drop reason of flows that no policy allows which isolates their pod. The
+// reason names the direction, so that explain need not judge all lines of the policies again.
+var isolated = map[policy.Direction]string{policy.Ingress: policy.DenyIngress.String(),
+	policy.Egress: policy.DenyEgress.String()}
+
+// isolating caches results of planner.Isolating for one plan, because a pod may have thousands of
+// policies and thousands of denied packets. The zero value is ready.
+type isolating struct {
+	// plan does not keep an old plan in memory.
+	plan weak.Pointer[policy.Plan]
+	by   map[isolatedEnd]planner.Names
+}
+
+type isolatedEnd struct {
+	addr      netip.Addr
+	direction policy.Direction
+}
+
+// of returns the policies that isolate an attached end.
+func (i *isolating) of(plan *policy.Plan, e isolatedEnd, p *planner.Planner) planner.Names {
+	if is := weak.Make(plan); i.plan != is {
+		i.plan, i.by = is, map[isolatedEnd]planner.Names{}
+	}
+	names, has := i.by[e]
+	if !has {
+		names = p.Isolating(plan, e.direction, e.addr)
+		i.by[e] = names
+	}
+	return names
 }

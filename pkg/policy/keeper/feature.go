@@ -50,8 +50,9 @@ type FeatureOptions struct {
 	}
 	// Programmed receives the time from a change of the source until it is in force.
 	Programmed func(time.Duration)
-	// Dropped is PolicyConfig.Dropped, Drops is PolicyConfig.Drops.
+	// Dropped, Sampled and Drops are fields of PolicyConfig.
 	Dropped func(nflog.Packet, telemetry.DroppedPacket)
+	Sampled func(error)
 	Drops   func() []telemetry.DroppedPacket
 	Log     *slog.Logger
 }
@@ -72,7 +73,7 @@ func NewFeature(o FeatureOptions) *Feature {
 	}
 	k := PolicyConfig{Node: o.Config.Node, Paths: o.Paths, Log: o.Log,
 		Policy: policyOptions(o.Config), Denials: o.Source.Deny, Programmed: o.Programmed,
-		Dropped: o.Dropped, Drops: o.Drops}
+		Dropped: o.Dropped, Sampled: o.Sampled, Drops: o.Drops}
 	if o.Links != nil {
 		o.Links.Confine()
 		k.FastPath = o.Links

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -49,15 +48,13 @@ func (k *Keeper) ignoredLocked() *telemetry.IgnoredAddrs {
 	for _, addrs := range k.outside {
 		ignored.OutsidePrefix += len(addrs)
 	}
-	_, pods := least(maps.Keys(k.outside), func(a, b policy.Name) int {
-		return strings.Compare(a.String(), b.String())
-	})
+	_, pods := least(maps.Keys(k.outside), maxNamed, policy.Name.Compare)
 	for _, name := range pods {
 		ignored.Some = append(ignored.Some, fmt.Sprintf("%s of pod %s is outside the prefixes of "+
 			"node %s", k.outside[name][0], name, k.pods[name].Node))
 	}
 
-	shared, addrs := least(k.planner.Shared(), netip.Addr.Compare)
+	shared, addrs := least(k.planner.Shared(), maxNamed, netip.Addr.Compare)
 	ignored.Shared = shared
 	for _, a := range addrs {
 		names := k.planner.Claimants(a)
@@ -70,17 +67,17 @@ func (k *Keeper) ignoredLocked() *telemetry.IgnoredAddrs {
 	return &ignored
 }
 
-// least returns the number of values, and the smallest of them in order, at most maxNamed. Sorting
+// least returns the number of values, and the smallest of them in order, at most `most`. Sorting
 // all values would cost more.
-func least[T any](all iter.Seq[T], compare func(a, b T) int) (count int, some []T) {
+func least[T any](all iter.Seq[T], most int, compare func(a, b T) int) (count int, some []T) {
 	for v := range all {
 		count++
 		i, _ := slices.BinarySearchFunc(some, v, compare)
-		if i == maxNamed {
+		if i == most {
 			continue
 		}
 		some = slices.Insert(some, i, v)
-		some = some[:min(len(some), maxNamed)]
+		some = some[:min(len(some), most)]
 	}
 	return count, some
 }

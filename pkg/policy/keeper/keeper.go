@@ -50,6 +50,9 @@ type PolicyConfig struct {
 	// Dropped receives samples of dropped packets. The second argument has the reason, the pods,
 	// and the policies and rule that denied the packet. Nil means that no function receives them.
 	Dropped func(nflog.Packet, telemetry.DroppedPacket)
+	// Sampled receives why Dropped receives nothing, and nil once it does. Nil means that no
+	// function receives it.
+	Sampled func(error)
 	// Drops returns the last samples of dropped packets. Nil means that none are kept.
 	Drops func() []telemetry.DroppedPacket
 }
@@ -68,6 +71,7 @@ type Keeper struct {
 	denials    func([]policy.Denial)
 	fast       FastPath
 	dropped    func(nflog.Packet, telemetry.DroppedPacket)
+	sampled    func(error)
 	drops      func() []telemetry.DroppedPacket
 	loop       *loop.Loop
 	revoker    *revocation.Revoker
@@ -101,6 +105,8 @@ type received struct {
 	// node that were first seen since then.
 	failing bool
 	held    map[policy.Name]bool
+	// isolating holds which policies isolate the pods whose packets were denied.
+	isolating isolating
 	// changed is the time of the oldest change that is not in force. The zero time means that all
 	// changes are in force.
 	changed time.Time
@@ -157,7 +163,8 @@ func (k *Keeper) publish(f func(*inForce)) {
 func New(o PolicyConfig) *Keeper {
 	k := &Keeper{
 		node: o.Node, paths: o.Paths, log: o.Log, programmed: o.Programmed,
-		denials: o.Denials, fast: o.FastPath, dropped: o.Dropped, drops: o.Drops,
+		denials: o.Denials, fast: o.FastPath, dropped: o.Dropped, sampled: o.Sampled,
+		drops: o.Drops,
 		loop: loop.New(loop.Schedule{Gather: gather, Resync: resync, RetryMin: retry,
 			RetryMax: retry}),
 		revoker: revocation.New(), denied: droplog.New(o.Log),

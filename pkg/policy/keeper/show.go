@@ -2,7 +2,9 @@ package keeper
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -52,8 +54,7 @@ func (k *Keeper) Problems() []string {
 func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
 	s := telemetry.Policy{Groups: len(plan.Groups), Chains: len(plan.Chains), Sets: plan.Sets.Len(),
 		Elements: plan.Elements, Pending: pending, NotEnforced: notEnforced(plan.Denials)}
-	var problems []string
-	selecting := map[policy.Name]bool{}
+	selecting, pods := map[policy.Name]bool{}, map[policy.Name]string{}
 	for key, m := range plan.Members {
 		if len(m.Addrs) > 0 {
 			s.Members++
@@ -62,18 +63,17 @@ func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
 			selecting[name] = true
 		}
 		if m.Problem != "" {
-			problems = append(problems, fmt.Sprintf("policies of pod %s: %s", key.Name, m.Problem))
+			pods[key.Name] = m.Problem
 		}
 	}
 	s.Policies = len(selecting)
-	for name, problem := range plan.Problems {
-		problems = append(problems,
-			fmt.Sprintf("NetworkPolicy %s denies everything that it isolates: %s", name, problem))
-	}
-	for name, problem := range plan.ClusterProblems {
-		problems = append(problems,
-			fmt.Sprintf("ClusterNetworkPolicy %s denies more than is written: %s", name, problem))
-	}
+
+	problems := slices.Concat(
+		sentences(pods, policy.Name.Compare, "policies of pod %s: %s"),
+		sentences(plan.Problems, policy.Name.Compare,
+			"NetworkPolicy %s denies everything that it isolates: %s"),
+		sentences(plan.ClusterProblems, strings.Compare,
+			"ClusterNetworkPolicy %s denies more than is written: %s"))
 	slices.Sort(problems)
 	if err != nil {
 		problems = append(problems, fmt.Sprintf("NetworkPolicy: %v", err))
@@ -86,6 +86,23 @@ func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
 			k.log.Warn("new problem of the node", "problem", p)
 		}
 	}
+}
+
+// maxProblems bounds the sentences about problems of one kind, because tenants write policies.
+const maxProblems = 32
+
+// sentences returns a sentence of a form for each of the first problems, and one that counts the
+// others.
+func sentences[K comparable](problems map[K]string, compare func(a, b K) int,
+	form string) (out []string) {
+	count, first := least(maps.Keys(problems), maxProblems, compare)
+	for _, k := range first {
+		out = append(out, fmt.Sprintf(form, k, problems[k]))
+	}
+	if more := count - len(first); more > 0 {
+		out = append(out, fmt.Sprintf("%d more problems like this one: %s", more, out[0]))
+	}
+	return out
 }
 
 // notEnforced counts policies that deny more than is written, by kind.
@@ -108,6 +125,8 @@ type List struct {
 	// the earlier daemon are still in force, and Policies is empty.
 	Listed   bool                `json:"listed"`
 	Policies []policy.PolicyView `json:"policies"`
+	// LeftOut counts policies that are beyond a bound of Policies.
+	LeftOut int `json:"leftOut,omitempty"`
 	// Problems has one sentence per problem that is not in Policies.
 	Problems []string `json:"problems,omitempty"`
 	// DeniedLeftOut counts samples of denied packets whose rules are beyond a bound.
@@ -127,7 +146,7 @@ func (k *Keeper) List() List {
 	}
 
 	now := k.shown.Load()
-	l.Policies = k.planner.List(now.plan)
+	l.Policies, l.LeftOut = k.planner.List(now.plan)
 	if n := now.status.Pending; n > 0 {
 		l.Problems = append(l.Problems, fmt.Sprintf("%d pods of this node are mute, because veild "+
 			"does not know their policies yet; veilctl policy show NAMESPACE/NAME shows whether a "+

@@ -65,9 +65,11 @@ type Side struct {
 	Rule    string `json:"rule,omitempty"`
 	Differs bool   `json:"differs,omitempty"`
 	// Isolating are the policies that isolate the side. Allowing are the policies among them that
-	// allow the connection.
-	Isolating []string `json:"isolating,omitempty"`
-	Allowing  []string `json:"allowing,omitempty"`
+	// allow the connection. Each names at most planner.MaxNamed; the numbers count the others.
+	Isolating     []string `json:"isolating,omitempty"`
+	MoreIsolating int      `json:"moreIsolating,omitempty"`
+	Allowing      []string `json:"allowing,omitempty"`
+	MoreAllowing  int      `json:"moreAllowing,omitempty"`
 	// Cluster is the ClusterNetworkPolicy that decides. It is empty if no such policy does.
 	Cluster string `json:"cluster,omitempty"`
 	Why     string `json:"why,omitempty"`
@@ -282,7 +284,9 @@ func (k *Keeper) sideLocked(plan *policy.Plan, d policy.Direction, f policy.Flow
 		s.Why = whyOf(verdict, s, f)
 		return s
 	}
-	s.Isolating, s.Allowing = k.planner.Explain(plan, d, f)
+	isolating, allowing := k.planner.Explain(plan, d, f)
+	s.Isolating, s.MoreIsolating = isolating.Some, isolating.More
+	s.Allowing, s.MoreAllowing = allowing.Some, allowing.More
 	s.Cluster, _ = k.planner.Decider(plan, d, f)
 	s.Why = whyOf(verdict, s, f)
 	return s

@@ -180,6 +180,7 @@ func TestTryRefusesWhatCannotBe(t *testing.T) {
 	n.put("server", map[string]string{"app": "server"})
 	n.PutPolicy(denyAll)
 	n.listed()
+
 	elsewhere := denyAll
 	elsewhere.Namespace = "shp"
 	for name, c := range map[string]struct {
@@ -200,16 +201,6 @@ func TestTryRefusesWhatCannotBe(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
 	}
-
-	n.drops = func() []telemetry.DroppedPacket {
-		if _, err := n.known.Try(policy.Policies{}, nil); err == nil ||
-			!strings.Contains(err.Error(), "another try") {
-			t.Errorf("a second try: %v", err)
-		}
-		return nil
-	}
-	_, err := n.tried(policy.Policies{})
-	errtest.Must(t, err)
 }
 
 // Conntrack does not see connections of the fast path.

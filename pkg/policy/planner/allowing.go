@@ -8,9 +8,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
 )
 
+// maxAllowing is about the most rules that Allowing returns, because a tenant may write thousands
+// that allow the same flow.
+const maxAllowing = 64
+
 // Allowing returns the rules of policies that allow a flow in a direction of its pod, by the sets
 // of a plan of p: the rule of the ClusterNetworkPolicy that accepts it, or each rule of a
-// NetworkPolicy that matches. It returns nil for a flow that no policy judges.
+// NetworkPolicy that matches, up to maxAllowing. It returns nil for a flow that no policy
+// judges.
 func (p *Planner) Allowing(plan *policy.Plan, d policy.Direction, f policy.Flow) (
 	rules []policy.RuleName) {
 	if by := p.decide(plan, d, f); by.policy != "" {
@@ -25,17 +30,11 @@ func (p *Planner) Allowing(plan *policy.Plan, d policy.Direction, f policy.Flow)
 	if d == policy.Egress {
 		own, peer = f.Src, f.Dst
 	}
-	for key, m := range plan.Members {
-		pod := p.pods[key.Name]
-		if pod == nil || m.Problem != "" || !slices.Contains(m.Addrs, own) {
-			continue
+	p.eachIsolating(plan, d, own, func(m *policy.Member, pod *policy.Pod, c *compile.Namespaced) {
+		if m.Problem == "" && len(rules) < maxAllowing {
+			rules = append(rules, matching(c, plan, d, pod, peer, f)...)
 		}
-		for _, name := range m.Policies {
-			if c := p.policies[name.Namespace][name.Name]; c != nil && c.Policy.Isolates[d] {
-				rules = append(rules, matching(c, plan, d, pod, peer, f)...)
-			}
-		}
-	}
+	})
 	return rules
 }
 
@@ -44,12 +43,15 @@ func matching(c *compile.Namespaced, plan *policy.Plan, d policy.Direction, pod 
 	peer netip.Addr, f policy.Flow) (rules []policy.RuleName) {
 	c.Compile()
 	for _, l := range c.LinesOf(d, pod) {
+		if len(rules) >= maxAllowing {
+			break
+		}
 		if matched, _ := plan.Matches(l, peer, f); !matched {
 			continue
 		}
 		peers, _ := peerWords(c.Sets[l.Peer], plan.Sets.Get(l.Peer))
 		r := policy.RuleName{Policy: c.Policy.Name.String(), Direction: d.String(),
-			Rule: peers + ", ports " + compile.PortWords(l, c.Sets[l.Peer])}
+			Rule: clip(peers + ", ports " + compile.PortWords(l, c.Sets[l.Peer]))}
 		if !slices.Contains(rules, r) {
 			rules = append(rules, r)
 		}

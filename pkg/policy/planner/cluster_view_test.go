@@ -43,7 +43,7 @@ func TestTiersAreShownInWords(t *testing.T) {
 		t.Error(d)
 	}
 
-	list := p.List(p.Plan())
+	list, _ := p.List(p.Plan())
 	var rows []string
 	for _, l := range list {
 		rows = append(rows, l.Policy+" "+l.Tier+" "+strings.Join(l.Directions, ","))
@@ -62,8 +62,8 @@ func TestTiersAreShownInWords(t *testing.T) {
 		!strings.Contains(v.Problems[0], "ClusterNetworkPolicy floor: why") {
 		t.Errorf("view of the pod: %+v, %v, want one problem", v, err)
 	}
-	if l := p.List(p.Plan())[1]; l.Enforced || l.Problem != "why" {
-		t.Errorf("policy %+v, want a problem", l)
+	if list, _ := p.List(p.Plan()); list[1].Enforced || list[1].Problem != "why" {
+		t.Errorf("policy %+v, want a problem", list[1])
 	}
 }
 
@@ -74,11 +74,11 @@ func TestPeerOfATierThatIsNotInForceIsShownSo(t *testing.T) {
 	other := policy.Pod{Name: policy.Name{Namespace: "shop", Name: "late"}, Node: "there", UID: "9",
 		Addrs: []netip.Addr{netip.MustParseAddr("198.18.2.99")}}
 	p.PutPod(other) // not a client, and no longer an unknown peer
-	if l := p.List(before)[0]; l.Enforced {
-		t.Errorf("without a known peer: %+v", l)
+	if list, _ := p.List(before); list[0].Enforced {
+		t.Errorf("without a known peer: %+v", list[0])
 	}
-	if l := p.List(p.Plan())[0]; !l.Enforced {
-		t.Errorf("in force: %+v", l)
+	if list, _ := p.List(p.Plan()); !list[0].Enforced {
+		t.Errorf("in force: %+v", list[0])
 	}
 }
 

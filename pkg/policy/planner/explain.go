@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
@@ -59,34 +60,66 @@ func (p *Planner) Attached(a netip.Addr) bool {
 	return false
 }
 
-// Explain returns the policies that isolate the pod of a flow in a direction, and which of these
-// allow the flow, by the sets of a plan. Both are sorted.
-func (p *Planner) Explain(plan *policy.Plan, d policy.Direction, f policy.Flow) (isolating,
-	allowing []string) {
-	own, peer := f.Dst, f.Src
-	if d == policy.Egress {
-		own, peer = f.Src, f.Dst
+// MaxNamed bounds the policies that a Names names. A tenant may write thousands for one pod.
+const MaxNamed = 8
+
+// Names names policies, sorted. More counts the policies beyond MaxNamed.
+type Names struct {
+	Some []string
+	More int
+}
+
+func (n *Names) add(name policy.Name) {
+	if len(n.Some) >= MaxNamed {
+		n.More++
+		return
 	}
+	n.Some = append(n.Some, name.String())
+}
+
+// Isolating returns the policies that isolate the pod that has an address, in a direction of a
+// plan.
+func (p *Planner) Isolating(plan *policy.Plan, d policy.Direction, own netip.Addr) (names Names) {
+	p.eachIsolating(plan, d, own, func(_ *policy.Member, _ *policy.Pod, c *compile.Namespaced) {
+		names.add(c.Policy.Name)
+	})
+	return names
+}
+
+// eachIsolating calls f for each policy that isolates the pod that has the address own, sorted.
+func (p *Planner) eachIsolating(plan *policy.Plan, d policy.Direction, own netip.Addr,
+	f func(*policy.Member, *policy.Pod, *compile.Namespaced)) {
 	for key, m := range plan.Members {
 		pod := p.pods[key.Name]
 		if pod == nil || !slices.Contains(m.Addrs, own) {
 			continue
 		}
 		for _, name := range m.Policies {
-			c := p.policies[name.Namespace][name.Name]
-			if c == nil || !c.Policy.Isolates[d] {
-				continue
-			}
-			c.Compile()
-			isolating = append(isolating, name.String())
-			if m.Problem == "" && slices.ContainsFunc(c.LinesOf(d, pod), func(l policy.Line) bool {
-				matched, _ := plan.Matches(l, peer, f)
-				return matched
-			}) {
-				allowing = append(allowing, name.String())
+			if c := p.policies[name.Namespace][name.Name]; c != nil && c.Policy.Isolates[d] {
+				f(m, pod, c)
 			}
 		}
 	}
+}
+
+// Explain returns the policies that isolate the pod of a flow in a direction, and which of these
+// allow the flow, by the sets of a plan.
+func (p *Planner) Explain(plan *policy.Plan, d policy.Direction, f policy.Flow) (isolating,
+	allowing Names) {
+	own, peer := f.Dst, f.Src
+	if d == policy.Egress {
+		own, peer = f.Src, f.Dst
+	}
+	p.eachIsolating(plan, d, own, func(m *policy.Member, pod *policy.Pod, c *compile.Namespaced) {
+		c.Compile()
+		isolating.add(c.Policy.Name)
+		if m.Problem == "" && slices.ContainsFunc(c.LinesOf(d, pod), func(l policy.Line) bool {
+			matched, _ := plan.Matches(l, peer, f)
+			return matched
+		}) {
+			allowing.add(c.Policy.Name)
+		}
+	})
 	return isolating, allowing
 }
 
@@ -97,6 +130,17 @@ func (p *Planner) Decider(plan *policy.Plan, d policy.Direction, f policy.Flow) 
 	action policy.Action) {
 	by := p.decide(plan, d, f)
 	return by.policy, by.action
+}
+
+// maxRule bounds the bytes of a rule in words.
+const maxRule = 512
+
+// clip cuts the words of a rule to maxRule bytes.
+func clip(words string) string {
+	if len(words) <= maxRule {
+		return words
+	}
+	return strings.ToValidUTF8(words[:maxRule], "") + "…"
 }
 
 // DecidingRule returns the line of Decider in words, or "" if no line decides.
@@ -111,7 +155,7 @@ func (p *Planner) DecidingRule(plan *policy.Plan, d policy.Direction, f policy.F
 	if by.unknown {
 		words += "; the pod that has the address is unknown"
 	}
-	return words
+	return clip(words)
 }
 
 // decider is the line that decides a flow. If policy is empty, no line decides.

@@ -12,60 +12,118 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
 )
 
-// List returns the policies that select a pod of this node, sorted. inForce is the plan that is
-// enforced, or nil if none is.
-func (p *Planner) List(inForce *policy.Plan) []policy.PolicyView {
-	now := p.Plan()
-	byName := map[string]*policy.PolicyView{}
-	for key, m := range now.Members {
-		enforced := inForce.Enforces(now, key)
-		add := func(v policy.PolicyView, problem string) {
-			if byName[v.Policy] == nil {
-				v.Enforced = true
-				byName[v.Policy] = &v
-			}
-			of := byName[v.Policy]
-			of.Pods = append(of.Pods, key.Name.String())
-			if !enforced && of.Enforced {
-				of.Enforced, of.Problem = false, "not in force yet for pod "+key.Name.String()
-			}
-			if m.Problem != "" {
-				of.Enforced, of.Problem = false, "pod "+key.Name.String()+": "+m.Problem
-			}
-			if problem != "" {
-				of.Enforced, of.Problem = false, problem
-			}
-		}
+// Bounds of List, because the policies and the pods of a namespace multiply.
+const (
+	// maxListed bounds the policies, and maxListedOf the policies of one namespace.
+	maxListed, maxListedOf = 1 << 13, 1 << 10
+	// maxPods bounds the names of their pods, and maxPodsOf those of one namespace.
+	maxPods, maxPodsOf = 1 << 16, 1 << 14
+)
 
-		for _, name := range m.Policies {
-			if c := p.policies[name.Namespace][name.Name]; c != nil {
-				problem := ""
-				if c.Problem != "" {
-					problem = "it denies everything that it isolates: " + c.Problem
-				}
-				isolates := func(d policy.Direction) bool { return c.Policy.Isolates[d] }
-				add(policy.PolicyView{Policy: name.String(), Tier: "NetworkPolicy",
-					Directions: directions(isolates)}, problem)
-			}
-		}
-		for _, name := range m.ClusterPolicies {
-			if c := p.cluster[name]; c != nil {
-				add(policy.PolicyView{Policy: name, Tier: c.Policy.Tier.String(),
-					Directions: directions(c.Policy.Affects)}, c.Problem)
-			}
-		}
+// lister collects the views of policies within the bounds.
+type lister struct {
+	// views holds nil for a policy beyond a bound.
+	views map[policy.Name]*policy.PolicyView
+	// leftOut counts the policies beyond a bound.
+	leftOut int
+	// listed and pods count by namespace. podsOfAll is the sum of pods.
+	listed, pods map[string]int
+	podsOfAll    int
+}
+
+// view returns the view of a policy, which new returns at first. It returns nil beyond a bound.
+func (l *lister) view(name policy.Name, new func() policy.PolicyView) *policy.PolicyView {
+	v, has := l.views[name]
+	if has {
+		return v
+	}
+	if len(l.views)-l.leftOut >= maxListed || l.listed[name.Namespace] >= maxListedOf {
+		l.leftOut++
+	} else {
+		l.listed[name.Namespace]++
+		made := new()
+		made.Enforced, v = true, &made
+	}
+	l.views[name] = v
+	return v
+}
+
+// addPod adds a pod that the policy of v selects.
+func (l *lister) addPod(v *policy.PolicyView, namespace, pod string) {
+	if l.podsOfAll >= maxPods || l.pods[namespace] >= maxPodsOf {
+		v.MorePods++
+		return
+	}
+	l.podsOfAll++
+	l.pods[namespace]++
+	v.Pods = append(v.Pods, pod)
+}
+
+// List returns the policies that select a pod of this node, sorted, and how many it leaves out.
+// inForce is the plan that is enforced, or nil if none is.
+func (p *Planner) List(inForce *policy.Plan) (views []policy.PolicyView, leftOut int) {
+	now := p.Plan()
+	l := lister{views: map[policy.Name]*policy.PolicyView{}, listed: map[string]int{},
+		pods: map[string]int{}}
+	for _, key := range slices.SortedFunc(maps.Keys(now.Members), func(a, b policy.Key) int {
+		return a.Name.Compare(b.Name)
+	}) {
+		p.listMember(&l, key, now.Members[key], inForce.Enforces(now, key))
 	}
 
-	views := []policy.PolicyView{}
-	for _, v := range byName {
-		slices.Sort(v.Pods)
-		views = append(views, *v)
+	views = []policy.PolicyView{}
+	for _, v := range l.views {
+		if v != nil {
+			views = append(views, *v)
+		}
 	}
 	slices.SortFunc(views, func(a, b policy.PolicyView) int {
-		return strings.Compare(a.Policy,
-			b.Policy)
+		return strings.Compare(a.Policy, b.Policy)
 	})
-	return views
+	return views, l.leftOut
+}
+
+// listMember adds the policies of a pod to l. enforced reports whether they are in force.
+func (p *Planner) listMember(l *lister, key policy.Key, m *policy.Member, enforced bool) {
+	pod := key.Name.String()
+	add := func(name policy.Name, problem string, new func() policy.PolicyView) {
+		v := l.view(name, new)
+		if v == nil {
+			return
+		}
+		l.addPod(v, name.Namespace, pod)
+		if !enforced && v.Enforced {
+			v.Enforced, v.Problem = false, "not in force yet for pod "+pod
+		}
+		if m.Problem != "" {
+			v.Enforced, v.Problem = false, "pod "+pod+": "+m.Problem
+		}
+		if problem != "" {
+			v.Enforced, v.Problem = false, problem
+		}
+	}
+
+	for _, name := range m.Policies {
+		if c := p.policies[name.Namespace][name.Name]; c != nil {
+			problem := ""
+			if c.Problem != "" {
+				problem = "it denies everything that it isolates: " + clip(c.Problem)
+			}
+			add(name, problem, func() policy.PolicyView {
+				isolates := func(d policy.Direction) bool { return c.Policy.Isolates[d] }
+				return policy.PolicyView{Policy: name.String(), Tier: "NetworkPolicy",
+					Directions: directions(isolates)}
+			})
+		}
+	}
+	for _, name := range m.ClusterPolicies {
+		if c := p.cluster[name]; c != nil {
+			add(policy.Name{Name: name}, clip(c.Problem), func() policy.PolicyView {
+				return policy.PolicyView{Policy: name, Tier: c.Policy.Tier.String(),
+					Directions: directions(c.Policy.Affects)}
+			})
+		}
+	}
 }
 
 // directions returns the names of the directions for which has returns true.

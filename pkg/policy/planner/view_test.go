@@ -73,7 +73,7 @@ func TestWhatIsNotInForceIsShownSo(t *testing.T) {
 
 	one := func(inForce *policy.Plan) policy.PolicyView {
 		t.Helper()
-		list := p.List(inForce)
+		list, _ := p.List(inForce)
 		if len(list) != 1 || list[0].Policy != "shop/web" ||
 			!cmp.Equal(list[0].Pods, []string{"shop/web"}) ||
 			!cmp.Equal(list[0].Directions, []string{"ingress", "egress"}) {

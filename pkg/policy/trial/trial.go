@@ -9,8 +9,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// MaxRows bounds the rows of one pod in each list of a Result.
-const MaxRows = 32
+// MaxRows bounds the rows of one pod in each list of a Result. maxNames bounds the bytes of the
+// names of policies in these rows.
+const MaxRows, maxNames = 32, 8 << 10
 
 // Others is the peer of a row that counts connections of its pod beyond MaxRows.
 const Others = "others"
@@ -41,7 +42,9 @@ type Row struct {
 	// Reason is the reason of the drop by the plan that denies.
 	Reason string `json:"reason,omitempty"`
 	// Policies are the policies that deny: those that isolate the pod, or the one that decides.
-	Policies []string `json:"policies,omitempty"`
+	// MorePolicies counts the policies that Policies does not name.
+	Policies     []string `json:"policies,omitempty"`
+	MorePolicies int      `json:"morePolicies,omitempty"`
 }
 
 // Result is the result of a Trial.
@@ -72,9 +75,9 @@ type Config struct {
 	Own map[netip.Addr]bool
 	// Name names an address.
 	Name func(netip.Addr) End
-	// Denying returns the policies that deny a flow in a direction, by Before or by After. Nil
-	// means that rows name none.
-	Denying func(plan *policy.Plan, d policy.Direction, f policy.Flow) []string
+	// Denying returns the names of policies that deny a flow in a direction, by Before or by After,
+	// and how many others it does not name. Nil means that rows name none.
+	Denying func(plan *policy.Plan, d policy.Direction, f policy.Flow) (names []string, more int)
 }
 
 // Trial judges connections by two plans. It is for one goroutine.
@@ -159,13 +162,32 @@ func (t *Trial) row(l list, plan *policy.Plan, j judge, f policy.Flow, v policy.
 	found, isNew := l.find(row)
 	if isNew && t.o.Denying != nil {
 		f.FromPod, f.ToPod = d == policy.Egress, d == policy.Ingress
-		found.Policies = t.o.Denying(plan, d, f)
+		names, more := t.o.Denying(plan, d, f)
+		l.name(found, names, more)
 	}
 	return found
 }
 
-// list holds rows by the pod's name.
-type list map[string]map[identity]*Row
+// list holds the rows of pods by the pod's name.
+type list map[string]*podRows
+
+type podRows struct {
+	rows map[identity]*Row
+	// named counts the bytes of names of policies. Beyond maxNames, rows get no further names.
+	named int
+}
+
+// name sets the policies of a row, within the bound of its pod.
+func (l list) name(r *Row, names []string, more int) {
+	of := l[r.Pod]
+	for i, name := range names {
+		if of.named += len(name); of.named > maxNames {
+			names, more = names[:i], more+len(names)-i
+			break
+		}
+	}
+	r.Policies, r.MorePolicies = names, more
+}
 
 // identity is the key of a row among the rows of a pod.
 type identity struct {
@@ -178,11 +200,11 @@ type identity struct {
 // the identity of r.
 func (l list) find(r Row) (found *Row, isNew bool) {
 	id := identity{r.Direction, r.Peer, r.Protocol, r.Reason, r.Port}
-	of := l[r.Pod]
+	if l[r.Pod] == nil {
+		l[r.Pod] = &podRows{rows: map[identity]*Row{}}
+	}
+	of := l[r.Pod].rows
 	switch {
-	case of == nil:
-		of = map[identity]*Row{}
-		l[r.Pod] = of
 	case of[id] != nil:
 		return of[id], false
 	case len(of) >= MaxRows:
@@ -199,7 +221,7 @@ func (l list) find(r Row) (found *Row, isNew bool) {
 func (l list) rows() []Row {
 	rows := []Row{}
 	for _, of := range l {
-		for _, r := range of {
+		for _, r := range of.rows {
 			rows = append(rows, *r)
 		}
 	}

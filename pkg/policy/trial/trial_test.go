@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -127,8 +129,8 @@ func try() *trial.Trial {
 	p.PutPolicy(deny)
 	return trial.New(trial.Config{Before: before, After: p.Plan(),
 		Name: func(a netip.Addr) trial.End { return trial.End{Name: a.String()} },
-		Denying: func(_ *policy.Plan, d policy.Direction, f policy.Flow) []string {
-			return []string{fmt.Sprint(d, " by deny")}
+		Denying: func(_ *policy.Plan, d policy.Direction, f policy.Flow) ([]string, int) {
+			return []string{fmt.Sprint(d, " by deny")}, 0
 		}})
 }
 
@@ -181,6 +183,33 @@ func TestRowsOfAPodAreBounded(t *testing.T) {
 	if first := rows[0]; first.Peer != trial.Others || first.Connections < 1001-trial.MaxRows ||
 		sum != 1001 {
 		t.Errorf("%d connections, first row %+v", sum, first)
+	}
+}
+
+// A pod with many long names of policies leaves room for other pods.
+func TestNamesOfPoliciesInRowsAreBounded(t *testing.T) {
+	web := policytest.PodAddrs(1)[0]
+	p := shop()
+	before := p.Plan()
+	p.PutPolicy(deny)
+	long := strings.Repeat("n", 317)
+	tr := trial.New(trial.Config{Before: before, After: p.Plan(),
+		Name: func(a netip.Addr) trial.End { return trial.End{Name: a.String()} },
+		Denying: func(*policy.Plan, policy.Direction, policy.Flow) ([]string, int) {
+			return slices.Repeat([]string{long}, 8), 2
+		}})
+	for port := range uint16(trial.MaxRows) {
+		tr.Known(known(web, policytest.Outside[0], port+1))
+	}
+	bytes := 0
+	for _, r := range tr.Result().Ends {
+		if len(r.Policies)+r.MorePolicies != 10 {
+			t.Fatalf("%d policies and %d more, want 10", len(r.Policies), r.MorePolicies)
+		}
+		bytes += len(r.Policies) * len(long)
+	}
+	if bytes == 0 || bytes > 8<<10 {
+		t.Errorf("the names have %d bytes", bytes)
 	}
 }
 

@@ -106,6 +106,9 @@ func traceService(p *service.Planner, r *http.Request) (any, error) {
 	return f, nil
 }
 
+// maxProblems bounds the services that a status names as problems. Tenants write services.
+const maxProblems = 64
+
 // Status adds the status of the table of services and its problems.
 func (f *Feature) Status(s *telemetry.Status) {
 	if f.keeper == nil {
@@ -138,7 +141,12 @@ func (f *Feature) Status(s *telemetry.Status) {
 		out.APIFrontends = append(out.APIFrontends, telemetry.APIFrontend(h))
 	}
 
-	problems := slices.Concat(known.Problems, known.API.Problems)
+	named := min(len(known.Problems), maxProblems)
+	problems := slices.Concat(known.Problems[:named], known.API.Problems)
+	if more := len(known.Problems) - named; more > 0 {
+		problems = append(problems, fmt.Sprintf("%d more services are not served as they are "+
+			"specified: see the log of veild", more))
+	}
 	if known.Failed != "" {
 		problems = append(problems, "the table of services cannot be written, so its last content "+
 			"stays in force: "+known.Failed)

@@ -188,9 +188,10 @@ func count(s *result.Section, answers []lineAnswer) map[string]counted {
 func judgeDrops(answers []lineAnswer, before, after cluster.Report) *result.Section {
 	s := &result.Section{Name: "drops", Title: "Dropped packets by reason",
 		Text: "The counters cover all packets, on nodes that answered both at the beginning and at " +
-			"the end. The command veilctl drops shows samples of some of them. A dropped packet " +
-			"did not leave in clear, but some program or rule tried to send it in clear, or the " +
-			"packet was not allowed.",
+			"the end. Counters of veil-wg begin with its process, and have no samples. An empty " +
+			"cell means that no counter was read. The command veilctl drops shows samples of some " +
+			"packets. A dropped packet did not leave in clear, but some program or rule tried to " +
+			"send it in clear, or the packet was not allowed.",
 		Head: []string{"reason or node", "dropped in this time", "dropped since the node started",
 			"sampled", "remark"}}
 
@@ -198,28 +199,32 @@ func judgeDrops(answers []lineAnswer, before, after cluster.Report) *result.Sect
 	c := countDrops(before, after)
 	for _, n := range after.Nodes {
 		if n.Status != nil && n.Status.DropSamples != nil && n.Status.DropSamples.Problem != "" {
-			why := "packets that the guard drops are only counted: " + n.Status.DropSamples.Problem
+			why := "some dropped packets are only counted: " + n.Status.DropSamples.Problem
 			s.Rows = append(s.Rows, result.Row{Verdict: result.Note,
 				Cells: []string{n.Node, "", "", "", why}, Why: why})
 		}
 	}
-	// A node may have sent samples and no counters.
-	for reason, n := range sampled {
-		c.total[reason] = max(c.total[reason], uint64(n.lines))
+	reasons := maps.Clone(c.total)
+	for reason := range sampled {
+		reasons[reason] = c.total[reason]
 	}
-	for _, reason := range slices.Sorted(maps.Keys(c.total)) {
-		if c.total[reason] == 0 {
+	for _, reason := range slices.Sorted(maps.Keys(reasons)) {
+		total, lines := c.total[reason], sampled[reason].lines
+		if total == 0 && lines == 0 {
 			continue
 		}
 		v, remark := result.Note, ""
 		if c.harmless[reason] {
 			v, remark = result.Good, "every pod sends such packets"
 		}
-		if c.during[reason] == 0 && sampled[reason].lines == 0 {
+		if c.during[reason] == 0 && lines == 0 {
 			v = result.Good
 		}
-		s.Add(v, reason, fmt.Sprint(c.during[reason]), fmt.Sprint(c.total[reason]),
-			fmt.Sprint(sampled[reason].lines), remark)
+		during, all := fmt.Sprint(c.during[reason]), fmt.Sprint(total)
+		if total < uint64(lines) { // A node may send samples and no counters.
+			during, all, remark = "", "", "a node sent samples and no counter"
+		}
+		s.Add(v, reason, during, all, fmt.Sprint(lines), remark)
 	}
 	return s
 }
@@ -349,20 +354,38 @@ func addCapped(a, b uint64) uint64 {
 	return math.MaxUint64
 }
 
-// dropsOf returns the dropped packets of a node by reason: those of the guard and of policies.
+// dropsOf returns all dropped packets of a node by reason. A reason is a drop reason of samples, or
+// a reason of veil-wg with its name before it.
 func dropsOf(status *telemetry.Status) map[string]uint64 {
 	drops := map[string]uint64{}
 	if status == nil {
 		return drops
 	}
-	for _, d := range status.Guard.Drops[:min(len(status.Guard.Drops), maxKinds)] {
-		drops[result.Clean(d.Name)] += d.Packets
+	add := func(reason string, packets uint64) {
+		if reason = result.Clean(reason); len(drops) < 2*maxKinds || drops[reason] > 0 {
+			drops[reason] = addCapped(drops[reason], packets)
+		}
 	}
-	if status.Policy != nil {
-		for _, reason := range slices.Sorted(maps.Keys(status.Policy.Drops)) {
-			if len(drops) < 2*maxKinds {
-				drops[result.Clean(reason)] += status.Policy.Drops[reason]
-			}
+
+	for _, d := range status.Guard.Drops[:min(len(status.Guard.Drops), maxKinds)] {
+		add(d.Name, d.Packets)
+	}
+	if c := status.Connections; c != nil {
+		add("pod_connections", c.Dropped)
+	}
+	if s := status.Services; s != nil {
+		for _, r := range s.Refused[:min(len(s.Refused), maxKinds)] {
+			add("service_"+r.What, r.Count)
+		}
+	}
+	if p := status.Policy; p != nil {
+		for _, reason := range slices.Sorted(maps.Keys(p.Drops)) {
+			add(reason, p.Drops[reason])
+		}
+	}
+	for _, d := range status.Devices[:min(len(status.Devices), maxKinds)] {
+		for _, reason := range slices.Sorted(maps.Keys(d.Drops)) {
+			add("veil-wg "+reason, d.Drops[reason])
 		}
 	}
 	return drops

@@ -8,10 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit/result"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/docs"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/remote"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 // Each exception of the document is read completely, and has a judgement.
@@ -85,6 +89,7 @@ func TestTallyIsBounded(t *testing.T) {
 	}
 	write(`{"class":"tunnel"}` + "\n" + `{"cla`)
 	write(`ss":"tunnel"}` + "\nnot JSON\n[]\n{}\n" + `{"class":7}` + "\n\n")
+	write(`{"problem":"no module"}` + "\n" + `{"skipped":{"a":1}}` + "\n")
 	if tl.counts["tunnel"] != 2 || tl.malformed != 4 || len(tl.samples) != 2 ||
 		string(tl.samples[0]) != `{"class":"tunnel","node":"n"}` {
 		t.Errorf("%+v", tl)
@@ -158,6 +163,30 @@ func TestFlowsInClearAreBad(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in %s", want, got)
 		}
+	}
+}
+
+// Each counter of dropped packets is in the report. Where none was read, no number is invented.
+func TestReportHasAllCountersOfDrops(t *testing.T) {
+	got := dropsOf(&telemetry.Status{
+		Guard:       telemetry.Guard{Drops: []telemetry.Drop{{Name: "dst_in_range", Packets: 7}}},
+		Connections: &telemetry.Connections{Dropped: 3},
+		Services: &telemetry.Services{Refused: []telemetry.ServiceCount{
+			{Where: "socket", What: "no_backend", Count: 4},
+			{Where: "packet", What: "no_backend", Count: 5}}},
+		Policy:  &telemetry.Policy{Drops: map[string]uint64{"policy_egress": 6}},
+		Devices: []telemetry.Device{{Name: "veil0", Drops: map[string]uint64{"forged": 2}}}})
+	want := map[string]uint64{"dst_in_range": 7, "pod_connections": 3, "service_no_backend": 9,
+		"policy_egress": 6, "veil-wg forged": 2}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+
+	rows := judgeDrops([]lineAnswer{{tally: tally{node: "n", counts: map[string]int{"spoofed": 2}}}},
+		cluster.Report{}, cluster.Report{}).Rows
+	if got := fmt.Sprintf("%q", rows[0].Cells); len(rows) != 1 ||
+		got != `["spoofed" "" "" "2" "a node sent samples and no counter"]` {
+		t.Errorf("rows %+v", rows)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit/result"
@@ -80,6 +81,10 @@ func (t *tally) line() {
 		t.summary = bytes.Clone(summary)
 		return
 	}
+	isRemark := fields["problem"] != nil || fields["gap"] != nil || fields["skipped"] != nil
+	if isRemark && fields[t.field] == nil {
+		return // The status of the node has the same facts.
+	}
 	if malformed || json.Unmarshal(fields[t.field], &kind) != nil {
 		t.malformed++
 		return
@@ -102,6 +107,9 @@ func (t *tally) line() {
 	if err != nil {
 		return // encoding a string as JSON never fails
 	}
+	maps.DeleteFunc(fields, func(field string, _ json.RawMessage) bool {
+		return strings.EqualFold(field, "node")
+	})
 	fields["node"] = name
 	if sample, err := json.Marshal(fields); err == nil {
 		t.samples = append(t.samples, sample)

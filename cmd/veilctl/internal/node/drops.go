@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,8 +18,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// followEvery is the interval between requests for new packets.
-const followEvery = 500 * time.Millisecond
+const (
+	// followEvery is the interval between requests for new packets.
+	followEvery = 500 * time.Millisecond
+	// skippedEvery is the interval in which --follow prints how many packets have no sample.
+	skippedEvery = 10 * time.Second
+)
 
 // Drops returns the verb that shows dropped packets.
 func Drops() *cobra.Command {
@@ -29,11 +32,18 @@ func Drops() *cobra.Command {
 		Short: "Show the last dropped packets: why, from where to where, by which policy",
 		Long: `veild keeps the headers of the last 4,096 dropped packets, with a share for each pod.
 They are lost when veild ends. At most 200 packets per second and reason are kept; the last lines
-of the output count the others. veilctl guard counts all dropped packets.
--o json prints one object per packet and line, and writes all other lines to standard error.`,
+of the output count the others. veilctl guard counts all dropped packets. Times are in UTC.
+
+-o json prints one object per line: a packet with the field reason, or a remark about the packets
+that are missing, with the field problem, gap or skipped. With --follow, the packets without a
+sample are counted every ten seconds and at the end. With --cluster --follow, a node whose veild is
+replaced is followed again.
+
+The exit status is 0 if veild answered, 1 if a reason is not known or a node did not answer, 2 if
+the command line is wrong, 3 if veild does not answer, and 4 if no pod has the name of --pod.`,
 		Example: `veilctl drops --pod shop/web-0 --since 10m
 veilctl drops --reason policy_ingress --follow
-veilctl drops -o json | jq -r .reason | sort | uniq -c`,
+veilctl drops -o json | jq -r '.reason // empty' | sort | uniq -c`,
 	}
 
 	fs := cmd.Flags()
@@ -59,17 +69,14 @@ veilctl drops -o json | jq -r .reason | sort | uniq -c`,
 			query.Set("since", time.Now().Add(-*since).Format(time.RFC3339Nano))
 		}
 
-		s := dropStream{call: c, socket: socket, query: query, notes: c.Out}
-		if c.JSON {
-			s.notes = c.Progress
-		}
+		s := dropStream{call: c, socket: socket, query: query, reason: *reason, follows: *follow}
 		if *follow {
 			return s.follow()
 		}
 		if err := s.next(); err != nil {
 			return err
 		}
-		return s.noteSkipped()
+		return s.remarkSkipped()
 	})
 }
 
@@ -78,47 +85,96 @@ type dropStream struct {
 	call   verb.Call
 	socket string
 	query  url.Values
-	// notes receives lines about the packets that are not shown.
-	notes io.Writer
+	// reason is the only reason that is shown; "" means all.
+	reason  string
+	follows bool
 	// last is the last answer of veild.
 	last telemetry.Drops
+	// skipped is what remarkSkipped printed last.
+	skipped map[string]uint64
 	// headed reports whether the head of the table was printed.
 	headed bool
 }
 
 // next prints the packets that veild has sampled since the last call.
 func (s *dropStream) next() error {
-	var d telemetry.Drops
-	s.query.Set("after", fmt.Sprint(s.last.Last))
-	page := telemetry.DropsPath + "?" + s.query.Encode()
-	if err := verb.FetchPage(s.call.Ctx, s.socket, page, &d); err != nil {
-		return err
-	}
-	if !d.Since.Equal(s.last.Since) || d.Problem != s.last.Problem {
-		s.noteBegin(d)
-	}
-	s.last = d
-	return s.print(d.Packets)
-}
-
-// noteBegin prints why packets are not sampled, or how many were dropped before sampling began.
-func (s *dropStream) noteBegin(d telemetry.Drops) {
-	switch {
-	case d.Problem != "":
-		fmt.Fprintf(s.notes, "Some dropped packets are only counted, not shown: %s\n", d.Problem)
-	case d.Before > 0:
-		fmt.Fprintf(s.notes, "veild began at %s; %d packets dropped earlier are only counted.\n",
-			stamp(d.Since), d.Before)
+	var packets []telemetry.DroppedPacket
+	for {
+		var d telemetry.Drops
+		s.query.Set("after", fmt.Sprint(s.last.Last))
+		page := telemetry.DropsPath + "?" + s.query.Encode()
+		if err := verb.FetchPage(s.call.Ctx, s.socket, page, &d); err != nil {
+			return err
+		}
+		if !d.Since.Equal(s.last.Since) || d.Problem != s.last.Problem {
+			if err := s.remarkBegin(d); err != nil {
+				return err
+			}
+		}
+		s.last, packets = d, append(packets, d.Packets...)
+		if !d.More || len(d.Packets) == 0 {
+			return s.print(packets)
+		}
 	}
 }
 
-// noteSkipped prints how many dropped packets were not sampled, by reason.
-func (s *dropStream) noteSkipped() error {
-	for _, reason := range slices.Sorted(maps.Keys(s.last.Skipped)) {
-		fmt.Fprintf(s.notes, "Not shown: %d packets dropped for %s since %s\n",
-			s.last.Skipped[reason], reason, stamp(s.last.Since))
+// dropRemark is a line about packets that are not shown, for programs. One of the first three
+// fields is set.
+type dropRemark struct {
+	// Problem is the reason why packets are missing.
+	Problem string `json:"problem,omitempty"`
+	// Gap counts packets that were dropped before Since and have no sample.
+	Gap uint64 `json:"gap,omitempty"`
+	// Skipped counts by reason the packets of all pods of the node that were dropped after Since
+	// and have no sample.
+	Skipped map[string]uint64 `json:"skipped,omitempty"`
+	Since   time.Time         `json:"since,omitzero"`
+}
+
+// remark prints r for programs, or its words for people.
+func (s *dropStream) remark(r dropRemark, words string) error {
+	if s.call.JSON {
+		return json.NewEncoder(s.call.Out).Encode(r)
 	}
-	return nil
+	_, err := fmt.Fprintln(s.call.Out, words)
+	return err
+}
+
+// remarkBegin prints why packets are not sampled, and how many were dropped before sampling began.
+func (s *dropStream) remarkBegin(d telemetry.Drops) (err error) {
+	if d.Problem != "" {
+		err = s.remark(dropRemark{Problem: d.Problem},
+			"Some dropped packets are only counted, not shown: "+d.Problem)
+	}
+	if err == nil && d.Before > 0 && !d.Since.IsZero() {
+		err = s.remark(dropRemark{Gap: d.Before, Since: d.Since}, fmt.Sprintf("veild began at %s; "+
+			"%d packets dropped earlier are only counted.", stamp(d.Since), d.Before))
+	}
+	return err
+}
+
+// remarkSkipped prints how many dropped packets were not sampled, by reason, unless it has printed
+// these numbers.
+func (s *dropStream) remarkSkipped() error {
+	skipped := maps.Clone(s.last.Skipped)
+	maps.DeleteFunc(skipped, func(reason string, _ uint64) bool {
+		return s.reason != "" && reason != s.reason
+	})
+	if len(skipped) == 0 || maps.Equal(skipped, s.skipped) {
+		return nil
+	}
+
+	s.skipped = skipped
+	since := "the node started"
+	if !s.last.Since.IsZero() {
+		since = stamp(s.last.Since)
+	}
+	var lines []string
+	for _, reason := range slices.Sorted(maps.Keys(skipped)) {
+		lines = append(lines, fmt.Sprintf("Not shown: %d packets of this node, of all pods, dropped "+
+			"for %s since %s", skipped[reason], reason, since))
+	}
+	return s.remark(dropRemark{Skipped: skipped, Since: s.last.Since}, strings.Join(lines, "\n"))
 }
 
 // follow prints packets until the call is interrupted. If veild ends meanwhile, follow waits until
@@ -127,22 +183,31 @@ func (s *dropStream) follow() error {
 	if err := s.next(); err != nil {
 		return err
 	}
-	tick := time.NewTicker(followEvery)
+	tick, count := time.NewTicker(followEvery), time.NewTicker(skippedEvery)
 	defer tick.Stop()
+	defer count.Stop()
+
 	away := false
 	for {
 		select {
 		case <-s.call.Ctx.Done():
-			return nil
+			return s.remarkSkipped()
+		case <-count.C:
+			if err := s.remarkSkipped(); err != nil {
+				return err
+			}
+			continue
 		case <-tick.C:
 		}
+
 		err := s.next()
 		switch {
 		case s.call.Ctx.Err() != nil:
-			return nil
+			return s.remarkSkipped()
 		case errors.Is(err, verb.ErrNoDaemon):
 			if !away {
-				fmt.Fprintln(s.notes, "veild does not answer; waiting for it")
+				const problem = "veild does not answer; waiting for it"
+				err = errors.Join(err, s.remark(dropRemark{Problem: problem}, problem))
 			}
 		case err != nil:
 			return err
@@ -151,32 +216,52 @@ func (s *dropStream) follow() error {
 	}
 }
 
+const dropHead = "TIME (UTC) | REASON | FROM | TO | PROTOCOL | BYTES | IN | OUT | PEER | DENIED BY"
+
+// dropWidths are the widths of the columns with --follow, where later rows are not known.
+var dropWidths = []int{20, 20, 36, 36, 8, 5, 15, 15, 12}
+
 func (s *dropStream) print(packets []telemetry.DroppedPacket) error {
-	if s.call.JSON {
-		lines := json.NewEncoder(s.call.Out)
-		for _, p := range packets {
-			if err := lines.Encode(p); err != nil {
+	var rows [][]string
+	for _, p := range packets {
+		if s.call.JSON {
+			if err := json.NewEncoder(s.call.Out).Encode(p); err != nil {
 				return err
 			}
+			continue
 		}
-		return nil
-	}
-	t := tabwriter.NewWriter(s.call.Out, 0, 0, 2, ' ', 0)
-	if !s.headed {
-		fmt.Fprintln(t, "TIME\tREASON\tFROM\tTO\tPROTOCOL\tBYTES\tIN\tOUT\tPEER\tDENIED BY")
-		s.headed = true
-	}
-	for _, p := range packets {
-		fmt.Fprintln(t, strings.Join([]string{stamp(p.Time), p.Reason,
+		rows = append(rows, []string{stamp(p.Time), p.Reason,
 			end(p.SrcPod, p.Src, p.SrcPort), end(p.DstPod, p.Dst, p.DstPort),
 			verb.OrDash(p.Protocol), fmt.Sprint(p.Length), verb.OrDash(p.In), verb.OrDash(p.Out),
-			verb.OrDash(p.Peer), verb.OrDash(deniedBy(p))}, "\t"))
+			verb.OrDash(p.Peer), verb.OrDash(deniedBy(p))})
 	}
-	return t.Flush()
+	switch {
+	case s.call.JSON:
+		return nil
+	case s.follows:
+		return s.printRows(rows)
+	}
+	return verb.Table(s.call.Out, dropHead, rows)
 }
 
-// stamp formats a time in the local time zone, without the year.
-func stamp(t time.Time) string { return t.Local().Format("01-02 15:04:05.000") }
+// printRows prints rows with columns of at least dropWidths, and the head before the first row.
+func (s *dropStream) printRows(rows [][]string) error {
+	if !s.headed {
+		rows, s.headed = slices.Insert(rows, 0, strings.Split(dropHead, " | ")), true
+	}
+	for _, row := range rows {
+		for i, width := range dropWidths {
+			row[i] = fmt.Sprintf("%-*s", width, row[i])
+		}
+		if _, err := io.WriteString(s.call.Out, strings.Join(row, "  ")+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stamp formats a time in UTC, without the year.
+func stamp(t time.Time) string { return t.UTC().Format("01-02 15:04:05.000") + "Z" }
 
 // end formats one end of a packet: its pod, address and port, as far as they are known.
 func end(pod string, a netip.Addr, port uint16) string {
@@ -195,5 +280,5 @@ func deniedBy(p telemetry.DroppedPacket) string {
 	if p.Rule == "" {
 		return ""
 	}
-	return strings.Join(p.Policies, ", ") + ": " + p.Rule
+	return verb.AndMore(p.Policies, p.MorePolicies) + ": " + p.Rule
 }

@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -26,7 +28,7 @@ func dropDaemon(t *testing.T, d func(r *http.Request) (telemetry.Drops, error)) 
 }
 
 func dropped() telemetry.Drops {
-	began := time.Date(2026, 11, 29, 12, 0, 0, 0, time.Local)
+	began := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 	return telemetry.Drops{Before: 12, Last: 9, DropSamples: telemetry.DropSamples{Since: began,
 		Skipped: map[string]uint64{"policy_ingress": 40}},
 		Packets: []telemetry.DroppedPacket{
@@ -34,7 +36,7 @@ func dropped() telemetry.Drops {
 				Out: "vpod0", SrcPod: "shop/far", DstPod: "shop/web-0",
 				Src: netip.MustParseAddr("fd42:1::9"), Dst: netip.MustParseAddr("fd42:1::5"),
 				SrcPort: 4000, DstPort: 80, Protocol: "tcp", Length: 80, Peer: "node-2",
-				Policies: []string{"shop/deny"}, Rule: "no rule of these allows it"},
+				Policies: []string{"shop/deny"}, MorePolicies: 3, Rule: "no rule of these allows it"},
 			{Number: 9, Time: began.Add(time.Minute), Reason: "ip_version", In: "eth0"},
 		}}
 }
@@ -82,11 +84,12 @@ func TestDropsVerb(t *testing.T) {
 
 	for name, c := range map[string]asking{
 		"all": {daemon, nil, []string{
-			"veild began at 11-29 12:00:00.000; 12 packets dropped earlier are only",
-			"11-29 12:00:01.000  policy_ingress  shop/far [fd42:1::9]:4000  shop/web-0 [",
-			"tcp", "veil0  vpod0  node-2  shop/deny: no rule of these allows it",
+			"veild began at 11-29 12:00:00.000Z; 12 packets dropped earlier are only", "TIME (UTC) ",
+			"11-29 12:00:01.000Z  policy_ingress  shop/far [fd42:1::9]:4000  shop/web-0 [",
+			"tcp", "veil0  vpod0  node-2  shop/deny and 3 more: no rule of these allows it",
 			"ip_version      -",
-			"Not shown: 40 packets dropped for policy_ingress since 11-29 12:00:00.000"}, "after=0",
+			"Not shown: 40 packets of this node, of all pods, dropped for policy_ingress since 11-29 " +
+				"12:00:00.000Z"}, "after=0",
 			verb.ExitOK},
 		"chosen": {daemon, []string{"--pod", "shop/web-0", "--reason", "policy_ingress"}, nil,
 			"after=0&pod=shop%2Fweb-0&reason=policy_ingress", verb.ExitOK},
@@ -106,26 +109,46 @@ func TestDropsVerb(t *testing.T) {
 	}
 }
 
-// With -o json, the output has a line for each packet and nothing else.
+// With -o json, the output has a line for each packet, and lines about packets that are missing.
 func TestDropsAsLines(t *testing.T) {
-	daemon := dropDaemon(t, func(*http.Request) (telemetry.Drops, error) { return dropped(), nil })
-	var out, notes bytes.Buffer
+	daemon := dropDaemon(t, func(r *http.Request) (telemetry.Drops, error) {
+		d := dropped()
+		d.Problem = "no module"
+		if d.More = r.FormValue("after") == "0"; d.More {
+			d.Packets, d.Last = d.Packets[:1], 7
+		} else {
+			d.Packets = d.Packets[1:]
+		}
+		return d, nil
+	})
+	var out bytes.Buffer
 	if err := run(t.Context(), []string{"drops", "-o", "json", "--socket", daemon}, &out,
-		&notes); err != nil {
+		io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	var p telemetry.DroppedPacket
-	if err := json.Unmarshal([]byte(lines[0]), &p); err != nil || len(lines) != 2 ||
-		p.DstPod != "shop/web-0" || p.Src != netip.MustParseAddr("fd42:1::9") {
-		t.Errorf("%v: %s", err, &out)
+
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		var fields struct {
+			Reason, Problem string
+			DstPod          string
+			Gap             int
+			Skipped         map[string]int
+		}
+		if err := json.Unmarshal([]byte(line), &fields); err != nil {
+			t.Errorf("%v: %s", err, line)
+		}
+		got = append(got, fmt.Sprint(fields))
 	}
-	if !strings.Contains(notes.String(), "Not shown: 40") {
-		t.Errorf("notes: %s", &notes)
+	want := []string{"{ no module  0 map[]}", "{   12 map[]}", "{policy_ingress  shop/web-0 0 map[]}",
+		"{ip_version   0 map[]}", "{   0 map[policy_ingress:40]}"}
+	if !slices.Equal(got, want) {
+		t.Errorf("lines %q, want %q", got, want)
 	}
 }
 
-// Each packet is printed once, until the call is interrupted.
+// Each packet is printed once, until the call is interrupted. Then the packets without a sample are
+// counted.
 func TestDropsAreFollowed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var count atomic.Int32
@@ -152,8 +175,10 @@ func TestDropsAreFollowed(t *testing.T) {
 		io.Discard); err != nil {
 		t.Error(err)
 	}
-	if got := out.String(); strings.Count(got, "policy_ingress") != 1 ||
-		strings.Count(got, "ip_version") != 1 || strings.Count(got, "REASON") != 1 {
-		t.Errorf("%s", got)
+	lines := strings.Split(out.String(), "\n")
+	if len(lines) != 5 || strings.Index(lines[0], "BYTES") != strings.Index(lines[2], "0    ") ||
+		!strings.Contains(lines[1], "policy_ingress") || !strings.Contains(lines[2], "ip_version") ||
+		!strings.HasPrefix(lines[3], "Not shown: 40 packets") {
+		t.Errorf("%s", &out)
 	}
 }

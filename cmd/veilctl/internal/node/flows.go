@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -29,12 +30,14 @@ func Flows() *cobra.Command {
 		Short: "Show connections: in the tunnel, on the node, in clear, or refused",
 		Long: `The class of a connection follows from the present routes of the kernel, the tunnel's
 peers and the guard. ROW is the exception of docs/security.md that allows a connection in clear.
+WHY has the last dropped packet of a connection without an answer, in UTC: it never changes that a
+connection is in clear.
 NONE means that no exception allows it: a connection between a pod and the cluster is in clear. The
 exit status is then 1.
 
 The classes are tunnel, local (stays on the node), outside (in clear), host (host to host, in clear)
-and refused (no route, no peer, or the packets were dropped). veild counts all connections, and
-returns at most 2,000 of each class.
+and refused (no route, no peer, or a packet was dropped in the last two minutes). veild counts all
+connections, and returns at most 2,000 of each class.
 
 -o json prints one object per connection and line, and last an object with the field summary.`,
 		Example: `veilctl flows --clear
@@ -44,7 +47,8 @@ veilctl flows --cluster --clear -o json | jq 'select(.alarm)'`,
 
 	fs := cmd.Flags()
 	pod := fs.String("pod", "", "only connections of this pod, `NAMESPACE/NAME`")
-	classes := fs.StringSlice("class", nil, "only connections of these `classes`")
+	classes := fs.StringSlice("class", nil, "only connections of these `classes`: tunnel, local,\n"+
+		"outside, host, refused")
 	inClear := fs.Bool("clear", false, "only connections in clear: --class outside,host")
 
 	return verb.OnNodeLines(cmd, func(c verb.Call, socket string) error {
@@ -103,7 +107,7 @@ func showFlows(w io.Writer, f telemetry.Flows, classes []string) error {
 		rows = append(rows, []string{string(flow.Class), flowRow(flow),
 			end(flow.ClientPod, flow.Client, flow.ClientPort),
 			end(flow.ServerPod, flow.Server, flow.ServerPort), original, flow.Protocol,
-			verb.OrDash(flow.Link), verb.OrDash(flow.Peer), verb.OrDash(flow.Reason)})
+			verb.OrDash(flow.Link), verb.OrDash(flow.Peer), verb.OrDash(flowWhy(flow))})
 	}
 	if len(rows) > 0 {
 		err := verb.Table(w, "CLASS | ROW | FROM | TO | BY | PROTOCOL | LINK | PEER | WHY", rows)
@@ -124,6 +128,18 @@ func flowRow(f telemetry.Flow) string {
 		return "-"
 	}
 	return fmt.Sprint(f.Row)
+}
+
+// flowWhy returns why a connection is refused, and why and when one of its packets was dropped.
+func flowWhy(f telemetry.Flow) string {
+	switch {
+	case f.DroppedAt.IsZero():
+		return f.Reason
+	case f.Reason == f.Dropped:
+		return f.Reason + " at " + stamp(f.DroppedAt)
+	}
+	dropped := fmt.Sprintf("a packet was dropped for %s at %s", f.Dropped, stamp(f.DroppedAt))
+	return strings.TrimPrefix(f.Reason+"; "+dropped, "; ")
 }
 
 // showFlowSummary prints a line for each selected class, notes about connections that are not

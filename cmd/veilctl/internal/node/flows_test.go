@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
@@ -26,6 +27,7 @@ func flowsOf(alarms int) telemetry.Flows {
 				Server: netip.MustParseAddr("fd42:1::5"), ServerPort: 80, ServerPod: "shop/web-0",
 				Original: netip.MustParseAddr("fd00::1"), OriginalPort: 30080, Replied: true},
 			{Class: "refused", Protocol: "icmp", Reason: "no route: no route to host", Source: "drops",
+				Dropped: "spoofed", DroppedAt: time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC),
 				Client: netip.MustParseAddr("198.18.1.5"), Server: netip.MustParseAddr("198.18.9.9")},
 		}}
 	if alarms > 0 {
@@ -54,6 +56,7 @@ func TestFlowsVerb(t *testing.T) {
 		"all": {well, nil, []string{"CLASS    ROW  FROM",
 			"outside  3    [2001:db8::9]:4000  shop/web-0 [fd42:1::5]:80  [fd00::1]:30080  tcp",
 			"198.18.9.9                 -                icmp      -     -     no route",
+			"no route to host; a packet was dropped for spoofed at 11-29 12:00:00.000Z",
 			"  2500 in the tunnel; 499 of them are not shown", "     0 host to host, in clear\n",
 			"     3 more connections carry the tunnels themselves", "Not seen: row 11."}, "",
 			verb.ExitOK},

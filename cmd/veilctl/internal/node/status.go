@@ -77,6 +77,10 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 		rows = append(rows, []string{"Connections", connectionsLine(s.Connections)})
 	}
 
+	if d := s.DropSamples; d != nil && d.Problem != "" {
+		rows = append(rows, []string{"Drops", "some are only counted, not sampled: " + d.Problem})
+	}
+
 	for _, d := range s.Devices {
 		rows = append(rows, []string{"Tunnel",
 			fmt.Sprintf("%s (%s), UDP port %d, %s%s", d.Name, d.Kind, d.Port, upOrDown(d.Up),

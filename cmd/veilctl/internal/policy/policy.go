@@ -93,7 +93,7 @@ func showPolicies(w io.Writer, l keeper.List) error {
 			allowed, denied = allowed+r.Allowed, denied+r.Denied
 		}
 		rows = append(rows, []string{v.Policy, v.Tier, verb.OrDash(strings.Join(v.Directions, ",")),
-			fmt.Sprint(len(v.Pods)), enforced, fmt.Sprint(allowed), fmt.Sprint(denied)})
+			fmt.Sprint(len(v.Pods) + v.MorePods), enforced, fmt.Sprint(allowed), fmt.Sprint(denied)})
 	}
 
 	if len(rows) == 0 && l.Listed {
@@ -104,6 +104,16 @@ func showPolicies(w io.Writer, l keeper.List) error {
 	}
 	for _, p := range problems {
 		fmt.Fprintln(w, "PROBLEM", p)
+	}
+	for _, n := range []struct {
+		count uint64
+		what  string
+	}{{uint64(l.LeftOut), "policies are beyond a bound, and not listed"},
+		{l.AllowedLeftOut, "known connections are beyond a bound, and not counted in ALLOWS"},
+		{l.DeniedLeftOut, "samples of denied packets are beyond a bound, and not counted in DENIED"}} {
+		if n.count > 0 {
+			fmt.Fprintln(w, n.count, n.what)
+		}
 	}
 	return nil
 }

@@ -85,6 +85,8 @@ func TestPolicyVerbs(t *testing.T) {
 	wrong := policyDaemon(t, keeper.List{Node: "node-1", Listed: true,
 		Policies: []policy.PolicyView{bad, good}})
 	none := policyDaemon(t, keeper.List{Node: "node-1", Listed: true})
+	swollen := policyDaemon(t, keeper.List{Node: "node-1", Listed: true, LeftOut: 4,
+		Policies: []policy.PolicyView{good}, AllowedLeftOut: 5, DeniedLeftOut: 6})
 	unlisted := policyDaemon(t, keeper.List{Node: "node-1", Problems: []string{"not listed"}})
 	off := verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
 		telemetry.PoliciesPath: func(*http.Request) (any, error) {
@@ -104,6 +106,8 @@ func TestPolicyVerbs(t *testing.T) {
 			"PROBLEM shop/bad: it denies everything that it isolates: rule 0"}, verb.ExitWrong},
 		"list, none": {none, "list", []string{"No policy selects a pod of node node-1."},
 			verb.ExitOK},
+		"list, beyond bounds": {swollen, "list", []string{"\n4 policies are beyond a bound",
+			"\n5 known connections", "\n6 samples of denied packets"}, verb.ExitOK},
 		"list, not listed":  {unlisted, "list", []string{"PROBLEM not listed"}, verb.ExitWrong},
 		"list, policy none": {off, "list", []string{"policy is none"}, verb.ExitWrong},
 		"show": {fine, "show shop/web", []string{"198.18.1.2", "g1",

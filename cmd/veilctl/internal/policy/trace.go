@@ -171,9 +171,9 @@ func reasonOf(s keeper.Side) string {
 	switch {
 	case s.Cluster != "": // a ClusterNetworkPolicy decided, before or without NetworkPolicies
 	case len(s.Allowing) > 0:
-		return "allowed by " + strings.Join(s.Allowing, ", ")
+		return "allowed by " + verb.AndMore(s.Allowing, s.MoreAllowing)
 	case len(s.Isolating) > 0:
-		return "isolated by " + strings.Join(s.Isolating, ", ") + "; " + s.Why
+		return "isolated by " + verb.AndMore(s.Isolating, s.MoreIsolating) + "; " + s.Why
 	}
 	return verb.OrDash(s.Why)
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,10 +19,11 @@ func policyTryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "try",
 		Short: "Show which connections policies would end, before they are written",
-		Long: `It reads NetworkPolicies from a file and changes nothing. veild makes a plan as if
-they were at the API server: it adds new policies, replaces policies with the same name, and leaves
-out the policies of --delete. It evaluates each known connection of its pods with the present and
-the new plan, as when policies change.
+		Long: `It reads NetworkPolicies and ClusterNetworkPolicies from a file and changes nothing.
+It needs policy kubernetes. veild makes a plan as if they were at the API server: it adds new
+policies, replaces policies with the same name, and leaves out the policies of --delete. It
+evaluates each known connection of its pods with the present and the new plan, as when policies
+change.
 
 ENDS lists connections that are allowed now and would end. PASSES lists connections that are denied
 now and would be allowed. Most of these are samples of dropped packets, see veilctl drops. A row
@@ -45,7 +45,7 @@ veilctl policy try --delete NetworkPolicy/shop/web`,
 	fs := cmd.Flags()
 	file := fs.StringP("file", "f", "", "`file` of policies, YAML or JSON; - is standard input")
 	deleted := fs.StringArray("delete", nil, "count this policy as deleted, "+
-		"`KIND/NAMESPACE/NAME`; repeatable")
+		"`KIND/NAMESPACE/NAME`\nor ClusterNetworkPolicy/NAME; repeatable")
 	namespace := fs.StringP("namespace", "n", "", "`namespace` of policies without one")
 	return verb.OnNodeWith(cmd, []string{"file", "delete", "namespace"}, func() ([]byte, error) {
 		w, err := written(cmd.InOrStdin(), *file, *namespace, *deleted)
@@ -150,7 +150,7 @@ func showRows(w io.Writer, rows []trial.Row) error {
 		}
 		out = append(out, []string{r.Pod, verb.OrDash(r.Direction), peer, verb.OrDash(port),
 			fmt.Sprint(r.Connections), fmt.Sprint(r.Drops), verb.OrDash(r.Reason),
-			verb.OrDash(strings.Join(r.Policies, ", "))})
+			verb.OrDash(verb.AndMore(r.Policies, r.MorePolicies))})
 	}
 	return verb.Table(w, "POD | DIRECTION | PEER | PORT | CONNECTIONS | DROPS | REASON | POLICIES", out)
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Bounds of the rules whose denials are counted.
+// Bounds of the rules that are counted.
 const (
-	maxRules = 4096
-	// maxRulesOf bounds the rules of the policies of one namespace, or of the cluster.
-	maxRulesOf = 256
+	MaxRules = 4096
+	// MaxRulesOf bounds the rules of the policies of one namespace, or of the cluster.
+	MaxRulesOf = 256
 )
 
-// counts counts samples of denied packets by rule. Samples of a rule beyond a bound are counted in
-// leftOut only. The zero value is ready.
+// counts counts samples of denied packets by rule. leftOut counts samples with a rule that is
+// beyond a bound, or whose policy the sample does not name. The zero value is ready.
 type counts struct {
 	mu      sync.Mutex
 	byRule  map[policy.RuleName]uint64
@@ -23,7 +23,8 @@ type counts struct {
 	leftOut uint64
 }
 
-func namespaceOf(name string) string {
+// NamespaceOf returns the namespace in the name of a policy, or "" for a ClusterNetworkPolicy.
+func NamespaceOf(name string) string {
 	namespace, _, namespaced := strings.Cut(name, "/")
 	if !namespaced {
 		return ""
@@ -38,17 +39,21 @@ func (d *counts) add(by Denier) {
 	if d.byRule == nil {
 		d.byRule, d.rules = map[policy.RuleName]uint64{}, map[string]int{}
 	}
+	beyond := by.More > 0
 	for _, name := range by.Policies {
 		r := policy.RuleName{Policy: name, Direction: by.Direction, Rule: by.Rule}
-		namespace := namespaceOf(name)
+		namespace := NamespaceOf(name)
 		if _, has := d.byRule[r]; !has {
-			if len(d.byRule) >= maxRules || d.rules[namespace] >= maxRulesOf {
-				d.leftOut++
+			if len(d.byRule) >= MaxRules || d.rules[namespace] >= MaxRulesOf {
+				beyond = true
 				continue
 			}
 			d.rules[namespace]++
 		}
 		d.byRule[r]++
+	}
+	if beyond {
+		d.leftOut++
 	}
 }
 
@@ -64,7 +69,7 @@ func (d *counts) retain(policies map[string]bool) (kept map[policy.RuleName]uint
 			continue
 		}
 		delete(d.byRule, r)
-		d.rules[namespaceOf(r.Policy)]--
+		d.rules[NamespaceOf(r.Policy)]--
 	}
 	return kept, d.leftOut
 }

@@ -125,7 +125,7 @@ func TestSendersOfDropsAreBounded(t *testing.T) {
 // A namespace with many policies does not take the room of other namespaces.
 func TestDeniedRulesAreBounded(t *testing.T) {
 	var d counts
-	for i := range maxRulesOf + 7 {
+	for i := range MaxRulesOf + 7 {
 		d.add(Denier{Direction: "ingress", Policies: []string{fmt.Sprint("evil/", i)}})
 	}
 	d.add(Denier{Direction: "ingress", Policies: []string{"shop/web", "out"}})

@@ -19,8 +19,10 @@ var Reasons = []string{policy.DenyIngress.String(), policy.DenyEgress.String(),
 type Denier struct {
 	// Direction is the direction whose policies deny. Pod is the NAMESPACE/NAME of their pod.
 	Direction, Pod string
-	// Policies are the names of the policies that deny, Rule is the text of the rule.
+	// Policies are the names of the first policies that deny, More counts the others. Rule is the
+	// text of the rule. The holder must not change Policies, which many Deniers share.
 	Policies []string
+	More     int
 	Rule     string
 }
 
@@ -61,6 +63,9 @@ func (l *Log) write(d nftables.Dropped, by Denier, skipped int) {
 	}
 	if by.Rule != "" {
 		fields = append(fields, "policies", by.Policies, "rule", by.Rule)
+	}
+	if by.More > 0 {
+		fields = append(fields, "morePolicies", by.More)
 	}
 	if skipped > 0 {
 		fields = append(fields, "skipped", skipped)

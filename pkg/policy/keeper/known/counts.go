@@ -1,10 +1,19 @@
 package known
 
-import "github.com/kubeveil/kubeveil/pkg/policy"
+import (
+	"time"
 
-// maxSidesCounted bounds the different sides of flows whose rules are looked up. A pod may have as
-// many connections as conntrack has room for.
-const maxSidesCounted = 1 << 14
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/droplog"
+)
+
+// maxSidesCounted bounds the different sides of flows whose rules are looked up, and countFor the
+// time of these look-ups. A pod may have as many connections as conntrack has room for, and
+// thousands of rules for each.
+const (
+	maxSidesCounted = 1 << 14
+	countFor        = 3 * time.Second
+)
 
 // judged is one side of a flow. Connections with equal sides are allowed by the same rules.
 type judged struct {
@@ -13,7 +22,8 @@ type judged struct {
 }
 
 // Allowed counts the known connections that each rule allows. A connection counts for each rule
-// that allows it. leftOut counts the sides of connections beyond maxSidesCounted.
+// that allows it. leftOut counts the sides of connections that are not counted or have a rule that
+// is not, because of a bound.
 func (j *Judge) Allowed() (counts map[policy.RuleName]int, leftOut uint64, err error) {
 	v, done, err := j.look()
 	if err != nil {
@@ -47,14 +57,30 @@ func (j *Judge) Allowed() (counts map[policy.RuleName]int, leftOut uint64, err e
 	})
 
 	counts = map[policy.RuleName]int{}
+	rules, end := map[string]int{}, time.Now().Add(countFor)
 	for side, n := range flows {
+		if time.Now().After(end) {
+			leftOut++
+			continue
+		}
 		d, f := policy.Ingress, side.flow
 		if side.egress {
 			d = policy.Egress
 		}
 		f.FromPod, f.ToPod = side.egress, !side.egress
+		beyond := false
 		for _, r := range v.Planner.Allowing(plan, d, f) {
+			if namespace := droplog.NamespaceOf(r.Policy); counts[r] == 0 {
+				if beyond = beyond || len(counts) >= droplog.MaxRules ||
+					rules[namespace] >= droplog.MaxRulesOf; beyond {
+					continue
+				}
+				rules[namespace]++
+			}
 			counts[r] += n
+		}
+		if beyond {
+			leftOut++
 		}
 	}
 	return counts, leftOut, err

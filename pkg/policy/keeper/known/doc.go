@@ -7,7 +7,7 @@
 //
 // It promises:
 //   - A question changes nothing: it plans with a copy, and only reads the kernel.
-//   - One question is answered at a time. Another one meanwhile gets an error.
+//   - One question is answered at a time. Another one waits, and gets an error after a while.
 //   - Memory is bounded, however many connections the node knows.
 //
 // Start reading at Judge.Try, then look.each.

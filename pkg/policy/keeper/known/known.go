@@ -3,8 +3,9 @@ package known
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"net/netip"
-	"sync"
+	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
@@ -34,14 +35,20 @@ type View struct {
 // Judge judges known connections. Its methods are for any goroutine.
 type Judge struct {
 	view func() (*View, error)
-	// busy is held while a question is answered.
-	busy sync.Mutex
+	// busy holds a token while a question is answered.
+	busy chan struct{}
 }
 
 // New returns a Judge. view returns a new View at each call.
-func New(view func() (*View, error)) *Judge { return &Judge{view: view} }
+func New(view func() (*View, error)) *Judge {
+	return &Judge{view: view, busy: make(chan struct{}, 1)}
+}
 
-var errBusy = errors.New("another try runs on this node: wait for its answer")
+// busyFor bounds the time for which a question waits for another one.
+const busyFor = 8 * time.Second
+
+var errBusy = errors.New("this node still answers another veilctl policy list, try or suggest: " +
+	"try again later")
 
 // look is a View with the addresses of this node.
 type look struct {
@@ -51,31 +58,35 @@ type look struct {
 
 // look returns what one question is answered from. The caller must call done at the end.
 func (j *Judge) look() (l *look, done func(), err error) {
-	if !j.busy.TryLock() {
+	select {
+	case j.busy <- struct{}{}:
+	case <-time.After(busyFor):
 		return nil, nil, errBusy
 	}
-	l = &look{}
+	l, done = &look{}, func() { <-j.busy }
 	if l.own, err = revocation.OwnAddrs(); err == nil {
 		l.View, err = j.view()
 	}
 	if err != nil {
-		j.busy.Unlock()
+		done()
 	}
-	return l, j.busy.Unlock, err
+	return l, done, err
 }
 
 // each calls f with the connections that conntrack knows, and with those of the fast path, which
 // conntrack does not see. It calls begin first, and again when it starts over.
 func (l *look) each(begin func(), f func(policy.Known)) error {
-	fast := map[policy.Known]bool{}
+	var opened []nl.Opened
+	// fast holds the hashes of opened that conntrack does not have. Whole connections would take
+	// five times the memory.
+	fast, seed := map[uint64]struct{}{}, maphash.MakeSeed()
 	if l.Opened != nil {
-		opened, err := l.Opened()
-		if err != nil {
+		var err error
+		if opened, err = l.Opened(); err != nil {
 			return fmt.Errorf("read connections of the fast path: %w", err)
 		}
 		for _, o := range opened {
-			fast[policy.Known{Client: o.Client.Addr(), Server: o.Server.Addr(), Proto: policy.TCP,
-				Port: o.Server.Port(), ClientPort: o.Client.Port()}] = true
+			fast[maphash.Comparable(seed, knownOf(o))] = struct{}{}
 		}
 	}
 
@@ -84,13 +95,21 @@ func (l *look) each(begin func(), f func(policy.Known)) error {
 		return err
 	}
 	err = nl.EachConnection(c, begin, func(c nl.Connection) {
-		delete(fast, revocation.Known(c))
-		f(revocation.Known(c))
+		known := revocation.Known(c)
+		delete(fast, maphash.Comparable(seed, known))
+		f(known)
 	})
-	for c := range fast {
-		f(c)
+	for _, o := range opened {
+		if _, only := fast[maphash.Comparable(seed, knownOf(o))]; only {
+			f(knownOf(o))
+		}
 	}
 	return errors.Join(err, c.Close())
+}
+
+func knownOf(o nl.Opened) policy.Known {
+	return policy.Known{Client: o.Client.Addr(), Server: o.Server.Addr(), Proto: policy.TCP,
+		Port: o.Server.Port(), ClientPort: o.Client.Port()}
 }
 
 // maxNamesKept bounds the names of addresses that namer keeps.

@@ -1,8 +1,11 @@
 package known
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/trial"
@@ -23,4 +26,24 @@ func TestUnknownPodsAreMarked(t *testing.T) {
 			t.Errorf("name of %s: %+v, want %+v", text, got, want)
 		}
 	}
+}
+
+// Two operators may ask at the same time. The second gets an answer, unless the first takes long.
+func TestQuestionWaitsForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := New(func() (*View, error) { return &View{}, nil })
+		_, done, err := j.look()
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		time.AfterFunc(time.Second, done)
+		if _, done, err = j.look(); err != nil {
+			t.Fatalf("after the end of the first question: %v", err)
+		}
+		defer done()
+		if _, _, err = j.look(); !errors.Is(err, errBusy) {
+			t.Errorf("while another question is answered: %v", err)
+		}
+	})
 }

@@ -41,9 +41,9 @@ func (j *Judge) Try(changed policy.Policies, deleted []policy.Ref) (*Tried, erro
 	}
 	after := p.Plan()
 	o := trial.Config{Before: before, After: after, Own: v.own, Name: v.namer(after),
-		Denying: func(plan *policy.Plan, d policy.Direction, f policy.Flow) []string {
+		Denying: func(plan *policy.Plan, d policy.Direction, f policy.Flow) ([]string, int) {
 			if plan != after {
-				return nil // The copy has the changed policies.
+				return nil, 0 // The copy has the changed policies.
 			}
 			return denying(p, plan, d, f)
 		}}
@@ -101,13 +101,18 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// denying returns the policies that deny a flow by a plan of p.
-func denying(p *planner.Planner, plan *policy.Plan, d policy.Direction, f policy.Flow) []string {
+// denying returns the policies that deny a flow by a plan of p, and how many it does not name.
+func denying(p *planner.Planner, plan *policy.Plan, d policy.Direction, f policy.Flow) (
+	names []string, more int) {
 	if name, _ := p.Decider(plan, d, f); name != "" {
-		return []string{name}
+		return []string{name}, 0
 	}
-	isolating, _ := p.Explain(plan, d, f)
-	return isolating
+	own := f.Dst
+	if d == policy.Egress {
+		own = f.Src
+	}
+	isolating := p.Isolating(plan, d, own)
+	return isolating.Some, isolating.More
 }
 
 // judgeDrops passes to t the last packets that policies denied.
@@ -126,6 +131,9 @@ func (v *look) judgeDrops(t *trial.Trial, o trial.Config) {
 	}
 }
 
+// maxProblems bounds the policies that a Tried names as problems.
+const maxProblems = policy.MaxWritten
+
 // newProblems returns why policies would deny more than is written, without those that do already.
 func newProblems(before, after *policy.Plan) []string {
 	text := func(d policy.Denial) string {
@@ -142,5 +150,10 @@ func newProblems(before, after *policy.Plan) []string {
 	for _, d := range before.Denials {
 		delete(problems, text(d))
 	}
-	return slices.Sorted(maps.Keys(problems))
+	all := slices.Sorted(maps.Keys(problems))
+	if more := len(all) - maxProblems; more > 0 {
+		all = append(all[:maxProblems], fmt.Sprintf("%d more policies would deny more than is "+
+			"written", more))
+	}
+	return all
 }
