@@ -105,7 +105,8 @@ func serve(ctx context.Context, flags *config.Flags) error {
 		return err
 	}
 	log.Info("veild starts", "version", version.String(), "node", cfg.Node,
-		"clusterRanges", cfg.ClusterRanges, "serviceRanges", cfg.ServiceRanges)
+		"clusterRanges", cfg.ClusterRanges, "serviceRanges", cfg.ServiceRanges,
+		"sites", len(cfg.Sites))
 	defer log.Info("veild ends; tunnels, guard and CNI configuration stay")
 	return a.Run(ctx)
 }

@@ -221,15 +221,20 @@ func hostPeer(n cluster.Node, in inputs, underlay cluster.Families,
 var peerDevices = []string{deviceName}
 
 // closedServers returns notes about API servers that pods cannot reach because `outside` does not
-// name them.
+// name them, or because they have an address of a site.
 func closedServers(in inputs) (notes []string) {
 	closed := in.cfg.Closed()
 	for _, a := range in.table.APIServers {
-		if !slices.Contains(in.table.NodeAddrs, a) &&
-			slices.ContainsFunc(closed, func(p netip.Prefix) bool { return p.Contains(a) }) {
-			notes = append(notes, fmt.Sprintf("pods cannot reach the API server's address %s, "+
-				"because nodeRanges contain it: add it to outside in the configuration", a))
+		contains := func(p netip.Prefix) bool { return p.Contains(a) }
+		if slices.Contains(in.table.NodeAddrs, a) || !slices.ContainsFunc(closed, contains) {
+			continue
 		}
+		why := "nodeRanges contain it: add it to outside"
+		if !slices.ContainsFunc(in.cfg.NodeRanges, contains) {
+			why = "nodeRanges of a site contain it: correct sites"
+		}
+		notes = append(notes, fmt.Sprintf("pods cannot reach the API server's address %s, "+
+			"because %s in the configuration", a, why))
 	}
 	return notes
 }

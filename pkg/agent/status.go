@@ -67,9 +67,18 @@ func (v *view) status() telemetry.Status {
 		MTU:       v.mtuStatus(),
 		Flowtable: v.flowtable, TunnelSources: v.last.tunnelSources,
 		Refused:  slices.Clone(v.refusals),
+		Sites:    v.sites(),
 		InClear:  inClear(v.cfg),
 		Problems: slices.Clone(v.problems),
 	}
+}
+
+// sites returns the sites of the configuration.
+func (v *view) sites() (sites []telemetry.Site) {
+	for _, s := range v.cfg.Sites {
+		sites = append(sites, telemetry.Site{Site: s})
+	}
+	return sites
 }
 
 // inClear describes the traffic that crosses the network in clear with this configuration.

@@ -362,5 +362,5 @@ func (a Rules) equal(b Rules) bool {
 	return a.Self == b.Self && slices.Equal(a.ClusterRanges, b.ClusterRanges) &&
 		slices.Equal(a.ServiceRanges, b.ServiceRanges) &&
 		slices.Equal(a.NodeRanges, b.NodeRanges) && slices.Equal(a.Outside, b.Outside) &&
-		slices.Equal(a.Gateways, b.Gateways)
+		slices.EqualFunc(a.Sites, b.Sites, Site.Equal) && slices.Equal(a.Gateways, b.Gateways)
 }

@@ -22,8 +22,8 @@ type ServiceRange struct {
 // and sentences about refused ranges. It is pure.
 //
 // Addresses in an added range become unreachable except as services. So a range is refused if it
-// contains addresses that must stay reachable: of cluster and node ranges, of Outside, and of nodes
-// and API servers. This evidence only refuses new ranges. A range of lastGood stays, because
+// contains addresses that must stay reachable: of cluster and node ranges, of Outside, of sites,
+// and of nodes and API servers. This evidence only refuses new ranges. A range of lastGood stays, because
 // otherwise an attacker who forges evidence could open it. It is removed when the API server does
 // not list it any more. Until the ranges are listed, the ranges of lastGood stay.
 func AddedRanges(rules Rules, state State, lastGood *Table) (added []netip.Prefix,
@@ -90,6 +90,13 @@ func checkAdded(p netip.Prefix, rules Rules, state State, lastGood *Table) strin
 		{"outside", rules.Outside}, {"the addresses of no service", unserved}} {
 		if i := slices.IndexFunc(list.ranges, p.Overlaps); i >= 0 {
 			return fmt.Sprintf("overlaps %s of %s", list.ranges[i], list.what)
+		}
+	}
+
+	for _, s := range rules.Sites {
+		all := slices.Concat(s.PodRanges, s.NodeRanges)
+		if i := slices.IndexFunc(all, p.Overlaps); i >= 0 {
+			return fmt.Sprintf("overlaps %s of site %s", all[i], s.Name)
 		}
 	}
 

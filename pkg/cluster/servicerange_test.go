@@ -16,7 +16,9 @@ func TestAddedRangesOnlyClose(t *testing.T) {
 		ClusterRanges: []netip.Prefix{p("10.244.0.0/16"), p("fd00:1::/48")},
 		ServiceRanges: []netip.Prefix{p("10.96.0.0/16"), p("fd00:2::/112")},
 		NodeRanges:    []netip.Prefix{p("192.0.2.0/24")},
-		Outside:       []netip.Prefix{p("192.0.2.128/25")}}
+		Outside:       []netip.Prefix{p("192.0.2.128/25")},
+		Sites: []Site{{Name: "s", PodRanges: []netip.Prefix{p("10.245.0.0/16")},
+			NodeRanges: []netip.Prefix{p("203.0.113.0/24")}}}}
 	last := &Table{NodeAddrs: []netip.Addr{netip.MustParseAddr("198.51.100.9")},
 		APIServers: []netip.Addr{netip.MustParseAddr("fd00:9::1")}}
 	state := State{RangesListed: true, APIServers: []netip.Addr{netip.MustParseAddr("198.51.100.1")},
@@ -33,6 +35,8 @@ func TestAddedRangesOnlyClose(t *testing.T) {
 		"the address of a listed node": {"fd00:8::/64", "fd00:8::b of node b"},
 		"an API server":                {"198.51.100.0/30", "198.51.100.1 of an API server"},
 		"a known API server":           {"fd00:9::/64", "fd00:9::1 of an API server"},
+		"pods of a site":               {"10.245.1.0/24", "overlaps 10.245.0.0/16 of site s"},
+		"nodes of a site":              {"203.0.113.0/25", "overlaps 203.0.113.0/24 of site s"},
 		"everything":                   {"0.0.0.0/0", "overlaps"},
 		"metadata of a cloud":          {"169.254.169.0/24", "of no service"},
 		"everything, IPv6":             {"::/0", "overlaps"},

@@ -116,6 +116,8 @@ type Rules struct {
 	NodeRanges []netip.Prefix
 	// Outside are the parts of NodeRanges with hosts that are not nodes.
 	Outside []netip.Prefix
+	// Sites are the other clusters. Their ranges overlap no other range.
+	Sites []Site
 	// Gateways are the next hops on the underlay. A newcomer that is not a control-plane node
 	// cannot claim them.
 	Gateways []netip.Addr

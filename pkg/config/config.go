@@ -27,6 +27,9 @@ type Config struct {
 	// Outside are the parts of NodeRanges with hosts that are not nodes. If it is not nil, even if
 	// empty, the rest of NodeRanges is closed to pods, except for peers.
 	Outside []netip.Prefix `json:"outside,omitzero"`
+	// Sites are other clusters. Their ranges are closed: PodRanges as ClusterRanges, and NodeRanges
+	// for pods. There are at most MaxSites.
+	Sites []cluster.Site `json:"sites,omitempty"`
 	// LinkLocalOutside are the IPv4 link-local addresses (RFC 3927) outside the node that pods
 	// reach in clear. Link-local addresses of the node itself need no entry.
 	LinkLocalOutside []netip.Prefix `json:"linkLocalOutside"`
@@ -155,6 +158,9 @@ type ServiceLimits struct {
 
 // MaxAPIFrontends bounds the addresses in Services.APIFrontends.
 const MaxAPIFrontends = 8
+
+// MaxSites bounds Config.Sites.
+const MaxSites = 8
 
 // Values of Config.ServiceProxy.
 const (
@@ -306,6 +312,7 @@ func (c Config) Rules(gateways []netip.Addr) cluster.Rules {
 		ServiceRanges: c.ServiceRanges,
 		NodeRanges:    c.NodeRanges,
 		Outside:       c.Outside,
+		Sites:         c.Sites,
 		Gateways:      gateways,
 	}
 }

@@ -125,6 +125,8 @@ func wanted(t reflect.Type) string {
 		return "true or false"
 	case t.Kind() == reflect.Int:
 		return "a whole number"
+	case t.Kind() == reflect.Struct:
+		return "keys and values: " + strings.Join(keysOf(t), ", ")
 	}
 	return "a text in quotes"
 }

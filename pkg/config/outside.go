@@ -6,16 +6,27 @@ import (
 )
 
 // Closed returns the parts of the nodes' networks that pods must not reach in clear: NodeRanges
-// without Outside. It returns nil if Outside is nil.
-func (c Config) Closed() []netip.Prefix {
-	if c.Outside == nil {
-		return nil
+// without Outside if Outside is not nil, and the NodeRanges of sites.
+func (c Config) Closed() (closed []netip.Prefix) {
+	if c.Outside != nil {
+		for _, r := range c.NodeRanges {
+			closed = append(closed, without(r, c.Outside)...)
+		}
 	}
-	var closed []netip.Prefix
-	for _, r := range c.NodeRanges {
-		closed = append(closed, without(r, c.Outside)...)
+	for _, s := range c.Sites {
+		closed = append(closed, s.NodeRanges...)
 	}
 	return closed
+}
+
+// PodRanges returns the ranges of all pods that packets reach only through a tunnel: ClusterRanges,
+// and the PodRanges of sites. The caller owns the slice.
+func (c Config) PodRanges() []netip.Prefix {
+	all := slices.Clone(c.ClusterRanges)
+	for _, s := range c.Sites {
+		all = append(all, s.PodRanges...)
+	}
+	return all
 }
 
 // linkLocal are the IPv4 link-local addresses. IPv6 link-local addresses need no such range,

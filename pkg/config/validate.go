@@ -23,6 +23,7 @@ func (c Config) problems() []error {
 	var p problems
 	p.checkNode(c.Node)
 	p.checkRanges(c)
+	p.checkSites(c)
 	p.checkOutside(c)
 	p.checkLinkLocal(c)
 	p.checkSource(c)
@@ -77,6 +78,11 @@ type namedRange struct {
 	prefix netip.Prefix
 }
 
+type namedRanges struct {
+	key    string
+	ranges []netip.Prefix
+}
+
 func (p *problems) checkRanges(c Config) {
 	const kubeadm = "; write the value of networking.%s in kubeadm's ClusterConfiguration, or " +
 		"name that file as kubeadmConfig"
@@ -90,12 +96,16 @@ func (p *problems) checkRanges(c Config) {
 			kubeadm, "serviceSubnet")
 	}
 
+	lists := []namedRanges{{"clusterRanges", c.ClusterRanges}, {"serviceRanges", c.ServiceRanges},
+		{"nodeRanges", c.NodeRanges}}
+	for i, s := range c.Sites {
+		key := fmt.Sprintf("sites[%d].", i)
+		lists = append(lists, namedRanges{key + "podRanges", s.PodRanges},
+			namedRanges{key + "nodeRanges", s.NodeRanges})
+	}
+
 	var seen []namedRange
-	for _, list := range []struct {
-		key    string
-		ranges []netip.Prefix
-	}{{"clusterRanges", c.ClusterRanges}, {"serviceRanges", c.ServiceRanges},
-		{"nodeRanges", c.NodeRanges}} {
+	for _, list := range lists {
 		for i, r := range list.ranges {
 			key := fmt.Sprintf("%s[%d]", list.key, i)
 			if !p.checkRange(key, r) {

@@ -212,7 +212,7 @@ func (f *Feature) open() (w *world, harmless map[string]bool, err error) {
 	w.nodes = nodes
 	cfg := f.o.Config
 	w.addresses = addresses{nodeRanges: newRanges(cfg.NodeRanges...), former: former,
-		ranges: newRanges(slices.Concat(cfg.ClusterRanges, cfg.ServiceRanges, prefixes)...)}
+		ranges: newRanges(slices.Concat(cfg.PodRanges(), cfg.ServiceRanges, prefixes)...)}
 	for _, a := range guard.NodeAddrs {
 		w.marked[a] = true
 	}

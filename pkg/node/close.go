@@ -63,7 +63,7 @@ func Close(cfg config.Config, log *slog.Logger) (err error) {
 // services.
 func closing(cfg config.Config, have *guard.State) (guard.Settings, hostnet.Want) {
 	for _, r := range have.Ranges {
-		if !slices.Contains(cfg.ClusterRanges, r) && !slices.Contains(cfg.ServiceRanges, r) {
+		if !slices.Contains(cfg.PodRanges(), r) && !slices.Contains(cfg.ServiceRanges, r) {
 			cfg.ServiceRanges = append(slices.Clip(cfg.ServiceRanges), r)
 		}
 	}
@@ -72,19 +72,19 @@ func closing(cfg config.Config, have *guard.State) (guard.Settings, hostnet.Want
 	return settings, want
 }
 
-// Closed returns the settings that close a node: no packet with an address of the cluster, of nodes
-// or of services crosses the network in clear. It is pure. The agent starts with these settings and
-// adds what it knows about the node and its peers.
+// Closed returns the settings that close a node: no packet with an address of the cluster, of
+// nodes, of services or of a site's pods crosses the network in clear. It is pure. The agent starts
+// with these settings and adds what it knows about the node and its peers.
 func Closed(cfg config.Config, nodeAddrs, vips []netip.Addr) (guard.Settings, hostnet.Want) {
 	settings := guard.Settings{
-		Ranges:    slices.Concat(cfg.ClusterRanges, cfg.ServiceRanges),
+		Ranges:    slices.Concat(cfg.PodRanges(), cfg.ServiceRanges),
 		NodeAddrs: nodeAddrs,
 		// A pod's packet to a node goes through the node's tunnel or is dropped, even if services
 		// use the node's address.
 		VIPs: without(vips, nodeAddrs),
 	}
 	want := hostnet.Want{
-		ClusterRanges: cfg.ClusterRanges,
+		ClusterRanges: cfg.PodRanges(),
 		ServiceRanges: cfg.ServiceRanges,
 		NodeAddrs:     nodeAddrs,
 		ClosedRanges:  slices.Concat(cfg.Closed(), cfg.ClosedLinkLocal()),

@@ -14,9 +14,10 @@ import (
 const overlapsShown = 5
 
 // Overlaps returns a sentence that names the links of other programs with a network inside a
-// cluster range or a service range, for example a bridge of Docker. Processes of this node reach
-// such a link instead of the pods or services. It returns "" if there are none. A single address in
-// a service range does not count, because NodeLocal DNSCache and IPVS assign such addresses.
+// cluster range, a service range or a site's pod range, for example a bridge of Docker. Processes
+// of this node reach such a link instead of the pods or services. It returns "" if there are none.
+// A single address in a service range does not count, because NodeLocal DNSCache and IPVS assign
+// such addresses.
 func Overlaps(cfg config.Config, networks []underlay.Network) string {
 	var found []string
 	for _, n := range networks {
@@ -25,6 +26,8 @@ func Overlaps(cfg config.Config, networks []underlay.Network) string {
 			found = append(found, fmt.Sprintf("%s (%s, in clusterRanges)", n.Link, n.Network))
 		case !n.Network.IsSingleIP() && within(n.Network, cfg.ServiceRanges):
 			found = append(found, fmt.Sprintf("%s (%s, in serviceRanges)", n.Link, n.Network))
+		case within(n.Network, cfg.PodRanges()):
+			found = append(found, fmt.Sprintf("%s (%s, in podRanges of a site)", n.Link, n.Network))
 		}
 	}
 	if len(found) == 0 {

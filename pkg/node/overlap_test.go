@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
 	"github.com/kubeveil/kubeveil/pkg/node"
@@ -14,7 +15,8 @@ import (
 
 func TestLinksInsideClusterRangesAreNamed(t *testing.T) {
 	cfg := config.Config{ClusterRanges: nettest.Prefixes("198.19.0.0/16", "fd42:1::/48"),
-		ServiceRanges: nettest.Prefixes("198.18.128.0/20", "fd42:2::/112")}
+		ServiceRanges: nettest.Prefixes("198.18.128.0/20", "fd42:2::/112"),
+		Sites:         []cluster.Site{{Name: "b", PodRanges: nettest.Prefixes("198.51.100.0/24")}}}
 	many := make([]underlay.Network, 7)
 	for i := range many {
 		many[i] = underlay.Network{Link: fmt.Sprint("br-", i),
@@ -37,6 +39,7 @@ func TestLinksInsideClusterRangesAreNamed(t *testing.T) {
 		"an address":                 {one("198.19.2.1/32"), "docker0 (198.19.2.1/32"},
 		"a bridge of services":       {one("198.18.129.0/24"), "198.18.129.0/24, in serviceRanges"},
 		"an address of a service":    {one("198.18.128.10/32"), ""},
+		"a bridge of a site":         {one("198.51.100.0/25"), "198.51.100.0/25, in podRanges of a site"},
 		"more links than are listed": {many, "br-4 (198.19.4.0/24, in clusterRanges), and 2 more;"},
 	} {
 		t.Run(name, func(t *testing.T) {

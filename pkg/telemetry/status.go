@@ -32,6 +32,8 @@ type Status struct {
 	Guard   Guard             `json:"guard"`
 	MTU     MTU               `json:"mtu"`
 	Refused []cluster.Refusal `json:"refused,omitempty"`
+	// Sites are the other clusters of the configuration.
+	Sites []Site `json:"sites,omitempty"`
 	// InClear names the kinds of traffic that the configuration leaves in clear (exceptions of
 	// docs/security.md).
 	InClear []string `json:"inClear,omitempty"`
@@ -140,6 +142,9 @@ type Peer struct {
 	// datagrams that were sent with segmentation offload.
 	Singly bool `json:"singly,omitempty"`
 }
+
+// Site is another cluster. Its ranges are closed.
+type Site struct{ cluster.Site }
 
 // Guard is the state of the plaintext guard.
 type Guard struct {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -90,6 +91,10 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 		}
 	}
 
+	for _, site := range s.Sites {
+		rows = append(rows, []string{"Site", siteLine(site)})
+	}
+
 	for _, r := range s.Refused {
 		rows = append(rows, []string{"Refused", fmt.Sprintf("%s: %s", r.Node, r.Reason)})
 	}
@@ -121,6 +126,21 @@ func connectionsLine(c *telemetry.Connections) string {
 		line += fmt.Sprintf("; %s has %d and can open no more", p.Pod, p.Opened)
 	}
 	return line
+}
+
+// siteLine describes a site in one line.
+func siteLine(s telemetry.Site) string {
+	return fmt.Sprintf("%s, closed; pods %s, nodes %s", s.Name, joined(s.PodRanges),
+		joined(s.NodeRanges))
+}
+
+// joined returns prefixes separated by blanks.
+func joined(prefixes []netip.Prefix) string {
+	texts := make([]string, 0, len(prefixes))
+	for _, p := range prefixes {
+		texts = append(texts, p.String())
+	}
+	return strings.Join(texts, " ")
 }
 
 // keyNote returns a note for the line of a device if the device has no private key yet.

@@ -49,6 +49,9 @@ func sample() telemetry.Status {
 				Packets: 5}}},
 		MTU: telemetry.MTU{Underlay: 1500, Pod: 1440,
 			Explanation: []string{"  1500  underlay", "   -60  overhead"}},
+		Sites: []telemetry.Site{{Site: cluster.Site{Name: "b",
+			PodRanges:  []netip.Prefix{netip.MustParsePrefix("198.19.128.0/17")},
+			NodeRanges: []netip.Prefix{netip.MustParsePrefix("198.18.1.0/24")}}}},
 		Refused: []cluster.Refusal{
 			{Node: "node-9", Incumbent: "node-2", Reason: "it claims the key of node-2"},
 		},
@@ -60,7 +63,8 @@ func TestCommandsForPeople(t *testing.T) {
 	for command, want := range map[string][]string{
 		"status": {"node-1, ready for pods", "1 up, 0 idle, 0 silent, 1 without a key",
 			"node-9: it claims the key", "masqueraded traffic", "packets dropped: 5",
-			"tun_udp off, udp_segment off to node-2"},
+			"tun_udp off, udp_segment off to node-2",
+			"b, closed; pods 198.19.128.0/17, nodes 198.18.1.0/24"},
 		"peers": {"node-2  up", "198.18.0.12:51820", "1296", "node-3  keyless"},
 		"mtu":   {"  1500  underlay", "1296  on the way to node-2"},
 		"guard": {"dst_in_range", "It was.", "eth0"},
