@@ -93,7 +93,7 @@ func (l *Lab) writeSnapshots(rows []cluster.Node) error {
 	for _, n := range l.Nodes() {
 		w, err := source.NewWriter(n.Path(snapshotFile), false)
 		if err == nil {
-			err = w.Write(cluster.Table{Peers: rows}, cluster.Delta{})
+			err = w.Write(cluster.Table{Peers: n.seen(rows)}, cluster.Delta{})
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", n.Name, err)

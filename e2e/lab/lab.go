@@ -64,6 +64,9 @@ type Options struct {
 	// NoAPIServer leaves out etcd and kube-apiserver. veild then reads snapshot files, see
 	// Introduce. A Clear lab never has an API server.
 	NoAPIServer bool
+	// Sites makes each node the only node of its own cluster, and each other node the only node of
+	// an open site. It needs NoAPIServer.
+	Sites bool
 	// Pool lends the lab a control plane, and gets it back at the end. Nil means that the lab
 	// starts its own control plane.
 	Pool *Pool

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -140,9 +141,10 @@ func (n *Node) writeDisk(ctx context.Context) error {
 		"logLevel": "debug",
 	}
 
-	for key, value := range l.opts.VeildConfig {
-		settings[key] = value
+	if l.opts.Sites {
+		maps.Copy(settings, n.siteSettings())
 	}
+	maps.Copy(settings, l.opts.VeildConfig)
 
 	if _, known := l.opts.apiServers(); known || l.opts.translates() {
 		placeServices(settings)

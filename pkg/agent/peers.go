@@ -2,8 +2,10 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
@@ -22,7 +24,9 @@ func (a *Agent) watchPeers(ctx context.Context) error {
 			a.poke()
 		}
 		if a.kube != nil {
-			a.kube.SetSilent(a.tunnels.SilentFor(askAfter))
+			// The API server has no VeilNodes of sites.
+			a.kube.SetSilent(slices.DeleteFunc(a.tunnels.SilentFor(askAfter),
+				func(name string) bool { return cluster.SiteOf(name) != "" }))
 		}
 	})
 }

@@ -74,9 +74,11 @@ func sameSender(a, b sender) bool {
 	return a.bound == b.bound && slices.Equal(a.sources, b.sources)
 }
 
-// senderOf returns the sender of a peer.
+// senderOf returns the sender of a peer. A node of a site counts as bound regardless of its
+// version, because another cluster must not open the port of this one.
 func senderOf(n cluster.Node) sender {
-	return sender{n.TunnelSources(), n.Claim == nil || n.Claim.Has(cluster.BoundSource)}
+	return sender{n.TunnelSources(), n.Claim == nil || n.Site() != "" ||
+		n.Claim.Has(cluster.BoundSource)}
 }
 
 // datagrams decides from which sources tunnel datagrams are accepted: from the addresses of

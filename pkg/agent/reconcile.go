@@ -112,7 +112,7 @@ func union(table, guarded []netip.Addr) []netip.Addr {
 func (l *loop) readUnderlay(lastGood *cluster.Table) (underlay.Link, error) {
 	var nodes, self []netip.Addr
 	if lastGood != nil {
-		for _, p := range lastGood.Peers {
+		for _, p := range cluster.Local(lastGood.Peers) {
 			nodes = append(nodes, p.Addresses...)
 		}
 		if lastGood.Self != nil {

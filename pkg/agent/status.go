@@ -73,10 +73,16 @@ func (v *view) status() telemetry.Status {
 	}
 }
 
-// sites returns the sites of the configuration.
+// sites returns the sites of the configuration, with the numbers of their believed nodes.
 func (v *view) sites() (sites []telemetry.Site) {
+	nodes := map[string]int{}
+	if v.lastGood != nil && len(v.cfg.Sites) > 0 {
+		for _, p := range v.lastGood.Peers {
+			nodes[p.Site()]++
+		}
+	}
 	for _, s := range v.cfg.Sites {
-		sites = append(sites, telemetry.Site{Site: s})
+		sites = append(sites, telemetry.Site{Site: s, Nodes: nodes[s.Name]})
 	}
 	return sites
 }

@@ -24,13 +24,19 @@ func (r *resolution) check(c *candidate) {
 	}
 	claimed := c.PodPrefixes
 	c.PodPrefixes = nil
+	c.ControlPlane = c.ControlPlane && c.Site() == ""
+	rules, problem := r.rules.of(c.Node)
+	if problem != "" {
+		c.problems = append(c.problems, problem)
+		return
+	}
 	if len(claimed) > maxPrefixes {
 		c.problems = append(c.problems, fmt.Sprintf("it has %d pod prefixes, more than %d; remove "+
 			"some from Node.spec.podCIDRs", len(claimed), maxPrefixes))
 		claimed = nil
 	}
 	for _, p := range claimed {
-		if why := checkPrefix(p, c.PodPrefixes, r.rules); why != "" {
+		if why := checkPrefix(p, c.PodPrefixes, rules); why != "" {
 			c.problems = append(c.problems, fmt.Sprintf("it has the pod prefix %s, %s", p, why))
 			continue
 		}
@@ -77,6 +83,10 @@ func (r *resolution) checkAddrs(c *candidate) {
 		}
 	}
 	c.Addresses, c.Contested = nil, nil
+	rules, problem := r.rules.of(c.Node)
+	if problem != "" {
+		return // check has reported it.
+	}
 
 	say := func(format string, args ...any) {
 		r.refusals = append(r.refusals, Refusal{Node: c.Name, Reason: fmt.Sprintf(format, args...)})
@@ -87,20 +97,20 @@ func (r *resolution) checkAddrs(c *candidate) {
 		listed = slices.DeleteFunc(slices.Clone(listed), func(a netip.Addr) bool { return !had(a) })
 	}
 	for _, a := range listed {
-		if why := checkAddr(a, r.rules); why != "" {
+		if why := checkAddr(a, rules); why != "" {
 			say("it claims the node address %s, %s", a, why)
 			continue
 		}
 		why := ""
 		if !c.ControlPlane && !had(a) {
-			why = checkEvidence(a, r.rules, r.apiServers)
+			why = checkEvidence(a, rules, r.apiServers)
 		}
 		if why == "" {
 			c.Addresses = append(c.Addresses, a)
 			continue
 		}
 		say("it claims the node address %s, %s", a, why)
-		if inAny(r.rules.NodeRanges, a) || has(r.lastAddrs, a) {
+		if inAny(rules.NodeRanges, a) || has(r.lastAddrs, a) {
 			c.closed = append(c.closed, a)
 		}
 	}
@@ -119,6 +129,9 @@ func checkAddr(a netip.Addr, rules Rules) string {
 		return "which lies in a service range" + fix
 	case inAny(rules.ClusterRanges, a):
 		return "which lies in a cluster range" + fix
+	case rules.site != "" && !inAny(rules.NodeRanges, a):
+		return "which lies outside of nodeRanges of its site; extend them on every node if the " +
+			"site has such addresses, or delete the SiteNode"
 	case len(rules.NodeRanges) > 0 && !inAny(rules.NodeRanges, a):
 		return "which lies outside of nodeRanges; extend nodeRanges if nodes have such " +
 			"addresses, or delete the Node"
@@ -129,8 +142,11 @@ func checkAddr(a netip.Addr, rules Rules) string {
 // checkEvidence returns the reason why a cannot be the address of a worker node, or "" if there is
 // none. The underlay shows this: a is the address of a gateway or of an API server.
 func checkEvidence(a netip.Addr, rules Rules, apiServers []netip.Addr) string {
-	const fix = ", but is not a control-plane node; if it is one, give it the label " +
+	fix := ", but is not a control-plane node; if it is one, give it the label " +
 		"node-role.kubernetes.io/control-plane, otherwise delete the Node"
+	if rules.site != "" {
+		fix = " of this cluster; correct the SiteNode, or delete it"
+	}
 	switch {
 	case containsAddr(rules.Gateways, a):
 		return "which is the address of a gateway" + fix
@@ -146,8 +162,10 @@ func checkPrefix(p netip.Prefix, own []netip.Prefix, rules Rules) string {
 	switch {
 	case !p.IsValid():
 		return "which is malformed; correct Node.spec.podCIDRs"
-	case !slices.ContainsFunc(rules.ClusterRanges,
-		func(r netip.Prefix) bool { return covers(r, p) }):
+	case !coveredBy(rules.ClusterRanges, p) && rules.site != "":
+		return "which is outside of podRanges of its site; extend them on every node if the " +
+			"prefix is right, or delete the SiteNode"
+	case !coveredBy(rules.ClusterRanges, p):
 		return "which is outside of every cluster range; extend clusterRanges on every " +
 			"node if the prefix is right, otherwise delete the Node and let it join again"
 	case slices.ContainsFunc(rules.ServiceRanges, p.Overlaps):
@@ -227,6 +245,11 @@ func checkKeys(keys []Key) (problems []string) {
 // covers reports whether every address of inner is in outer.
 func covers(outer, inner netip.Prefix) bool {
 	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
+}
+
+// coveredBy reports whether one of the ranges covers p.
+func coveredBy(ranges []netip.Prefix, p netip.Prefix) bool {
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return covers(r, p) })
 }
 
 func inAny(ranges []netip.Prefix, a netip.Addr) bool {

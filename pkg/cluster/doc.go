@@ -10,6 +10,10 @@
 // time, then by name. In a Table no two nodes hold the same address or key, or overlapping
 // prefixes.
 //
+// A node of another cluster (Site) has a name that no node of this cluster can have. It gets only
+// prefixes and addresses in the ranges of its site, and no key of this cluster's nodes. What is
+// decided about this cluster's nodes does not depend on it.
+//
 // Evidence from the underlay (gateways and API servers) can refuse an address to a newcomer. It
 // never opens an address that was closed.
 //

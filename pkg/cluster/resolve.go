@@ -37,8 +37,9 @@ type candidate struct {
 // Steps 1 and 3 process this node first. Then follow the nodes that claim nothing from an
 // incumbent, oldest first. An incumbent is a node that has something in lastGood and still claims
 // it. The other nodes come last. So a node that only claims what it had cannot lose it to another
-// node. Among newcomers age decides, then name. The addresses of a refused node go to NodeAddrs
-// (see checkAddrs).
+// node. Among newcomers age decides, then name. Nodes of sites follow all others, and are judged by
+// the ranges of their site, so they do not change what is decided about others. The addresses of a
+// refused node go to NodeAddrs (see checkAddrs).
 //
 // A node without a claim keeps its claim in lastGood, as long as it is the same Node object. So
 // deleting the Node object revokes its key. Until state is synced, Resolve keeps everything in
@@ -123,7 +124,8 @@ func lastNodes(t Table) map[string]Node {
 	return last
 }
 
-// bySeniority orders nodes: this one first, then by age.
+// bySeniority orders nodes: this one first, then the nodes of this cluster by age, then the nodes
+// of sites by age.
 func (r *resolution) bySeniority(a, b *candidate) int {
 	switch self := r.rules.Self; {
 	case a.Name == self && b.Name != self:
@@ -131,7 +133,7 @@ func (r *resolution) bySeniority(a, b *candidate) int {
 	case a.Name != self && b.Name == self:
 		return 1
 	}
-	return compareAge(&a.Node, &b.Node)
+	return cmp.Or(compareSites(a, b), compareAge(&a.Node, &b.Node))
 }
 
 // candidates returns a checked candidate for each node, sorted by seniority.
@@ -151,11 +153,10 @@ func (r *resolution) candidates(state State) []*candidate {
 		out = append(out, &candidate{Node: n})
 	}
 
-	if !state.Synced {
-		for name, n := range r.last {
-			if !named[name] {
-				out = append(out, &candidate{Node: n})
-			}
+	for name, n := range r.last {
+		unlisted := !state.Synced || state.SitesUnlisted && n.Site() != ""
+		if unlisted && !named[name] {
+			out = append(out, &candidate{Node: n})
 		}
 	}
 
@@ -182,7 +183,8 @@ func (r *resolution) refuseAll(c *candidate) {
 }
 
 // inOrder moves candidates for which newcomer is true to the end: they claim what lastGood assigns
-// to another node. Otherwise the order stays. This node never counts as a newcomer.
+// to another node. Otherwise the order stays. This node never counts as a newcomer. All nodes of
+// sites follow the nodes of this cluster.
 func (r *resolution) inOrder(candidates []*candidate,
 	newcomer func(c *candidate) bool) []*candidate {
 	var before, after []*candidate
@@ -193,7 +195,9 @@ func (r *resolution) inOrder(candidates []*candidate,
 			before = append(before, c)
 		}
 	}
-	return append(before, after...)
+	order := append(before, after...)
+	slices.SortStableFunc(order, compareSites)
+	return order
 }
 
 // acceptNodes is step 1 of Resolve. This node is always accepted, with the valid part of its
@@ -217,7 +221,7 @@ func (r *resolution) acceptNodes(candidates []*candidate) []*candidate {
 	}
 
 	order := r.inOrder(candidates, func(c *candidate) bool {
-		return len(prefixConflicts(reserved, c.Node)) > 0
+		return len(rivals(c.Node, prefixConflicts(reserved, c.Node))) > 0
 	})
 	held := newHolding()
 	byName := map[string]*candidate{}
@@ -274,7 +278,7 @@ func (r *resolution) acceptClaims(nodes []*candidate) {
 	}
 
 	order := r.inOrder(claimed, func(c *candidate) bool {
-		return len(keyConflicts(reserved, c.Node)) > 0
+		return len(rivals(c.Node, keyConflicts(reserved, c.Node))) > 0
 	})
 	held := newHolding()
 	byName := map[string]*candidate{}
@@ -326,6 +330,8 @@ func (r *resolution) refuse(n, incumbent Node, what, advice string) {
 	switch {
 	case incumbent.Name == r.rules.Self:
 		why = "is this node itself"
+	case n.Site() != "" && incumbent.Site() == "":
+		why = "is a node of this cluster"
 	case before:
 		why = "was in the last good table"
 	case incumbent.Created.Before(n.Created):
@@ -346,7 +352,7 @@ func (r *resolution) refuseFor(n, incumbent Node, what, why, advice string) {
 // them. Evidence about gateways and API servers does not open them.
 func (r *resolution) orphans() (out []netip.Addr) {
 	for _, a := range r.lastAddrs {
-		if checkAddr(a, r.rules) == "" {
+		if checkAddr(a, r.rules) == "" || r.ofSite(a) {
 			out = append(out, a)
 		}
 	}

@@ -24,6 +24,7 @@ func rules() cluster.Rules {
 		Self:          "self",
 		ClusterRanges: prefixes("10.244.0.0/16", "fd42:244::/48"),
 		ServiceRanges: prefixes("10.96.0.0/12", "fd42:96::/112"),
+		Sites:         sites(),
 		Gateways:      addrs("198.18.0.1", "fd42::1"),
 	}
 }

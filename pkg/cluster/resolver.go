@@ -52,7 +52,7 @@ func (r *Resolver) Resolve(rules Rules, state State, lastGood *Table) (Table, []
 	}
 	m := r.memory
 	r.memory = nil // stays nil if this call does not complete the next memory
-	if m != nil && state.Synced && rules.equal(m.rules) &&
+	if m != nil && state.Synced && !state.SitesUnlisted && rules.equal(m.rules) &&
 		slices.Equal(servers(state, *lastGood), m.apiServers) {
 		if decided, ok := m.update(rules, state, *lastGood); ok {
 			r.memory, r.decided = m, decided
@@ -66,10 +66,11 @@ func (r *Resolver) Resolve(rules Rules, state State, lastGood *Table) (Table, []
 }
 
 // newMemory returns the memory of a call of Resolve, or nil if the next call must decide about all
-// nodes: while state is not synced, each node depends on all nodes of lastGood.
+// nodes: while state or its sites are not listed, each node depends on all nodes of lastGood.
 func newMemory(rules Rules, state State, lastGood, result Table, refusals []Refusal) *memory {
 	nodes, distinct := byName(state.Nodes)
-	if !state.Synced || !distinct || !ascending(lastGood.Peers) || !ascending(lastGood.Keyless) {
+	if !state.Synced || state.SitesUnlisted || !distinct || !ascending(lastGood.Peers) ||
+		!ascending(lastGood.Keyless) {
 		return nil
 	}
 	m := &memory{rules: rules, apiServers: result.APIServers, nodes: nodes, given: lastGood,

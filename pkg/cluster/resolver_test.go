@@ -27,7 +27,7 @@ func (w *world) change(t *rapid.T) {
 	at := rapid.IntRange(0, max(0, len(w.state.Nodes)-1)).Draw(t, "at")
 	some := len(w.state.Nodes) > 0
 
-	switch rapid.IntRange(0, 15).Draw(t, "change") {
+	switch rapid.IntRange(0, 17).Draw(t, "change") {
 	case 0, 1, 2, 3, 4:
 		w.put(genNode(rapid.SampledFrom(someNames).Draw(t, "name")).Draw(t, "node"))
 	case 5, 6:
@@ -52,14 +52,18 @@ func (w *world) change(t *rapid.T) {
 		w.state.APIServers = rapid.SliceOfN(rapid.SampledFrom(someAddrs), 0, 2).Draw(t, "servers")
 	case 12:
 		w.state.Synced = rapid.IntRange(0, 3).Draw(t, "synced") > 0
+		w.state.SitesUnlisted = rapid.IntRange(0, 3).Draw(t, "sites unlisted") == 0
 	case 13:
 		w.rules = rules()
 		w.rules.NodeRanges = rapid.SampledFrom([][]netip.Prefix{nil,
 			prefixes("198.18.0.0/24")}).Draw(t, "node ranges")
+		w.rules.Sites[1].Reach = rapid.SampledFrom([]string{"", cluster.ReachAll}).Draw(t, "reach")
 	case 14:
 		if some && rapid.IntRange(0, 3).Draw(t, "twice") == 0 {
 			w.state.Nodes = append(w.state.Nodes, genNode(w.state.Nodes[at].Name).Draw(t, "second"))
 		}
+	case 15, 16:
+		w.put(genSiteNode(t))
 	}
 }
 

@@ -15,8 +15,11 @@ type State struct {
 	// Synced reports whether the source has listed all objects once. Only a synced State removes
 	// peers.
 	Synced bool `json:"synced"`
-	// Nodes are the claims, in no order.
+	// Nodes are the claims, in no order. They include nodes of sites, see SiteNodeName.
 	Nodes []Node `json:"nodes"`
+	// SitesUnlisted reports whether the source has not listed the nodes of sites yet. The nodes of
+	// sites in the last good table then stay.
+	SitesUnlisted bool `json:"sitesUnlisted,omitempty"`
 	// APIServers are the addresses of the API servers.
 	APIServers []netip.Addr `json:"apiServers,omitempty"`
 	// ServiceRanges are the service ranges that were added at run time, in no order. RangesListed
@@ -121,4 +124,7 @@ type Rules struct {
 	// Gateways are the next hops on the underlay. A newcomer that is not a control-plane node
 	// cannot claim them.
 	Gateways []netip.Addr
+
+	// site is the site whose ranges these rules have, see of. It is empty for this cluster.
+	site string
 }

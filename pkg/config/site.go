@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"regexp"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
 // siteName matches a DNS label (RFC 1123). The names of a site's objects begin with it.
@@ -29,6 +31,10 @@ func (p *problems) checkSites(c Config) {
 				"the ranges of both", other, s.Name)
 		} else {
 			first[s.Name] = i
+		}
+
+		if s.Reach != "" {
+			p.oneOf(key+"reach", s.Reach, cluster.ReachNone, cluster.ReachAll)
 		}
 
 		for _, list := range []namedRanges{{"podRanges", s.PodRanges},

@@ -46,11 +46,15 @@ func TestSitesAreJudged(t *testing.T) {
 	for i := range 9 {
 		nine.WriteString(site(fmt.Sprint("s", i), i))
 	}
+
 	for name, tt := range map[string]struct{ ranges, sites, want string }{
 		"one":   {withNodes, b, ""},
 		"two":   {withNodes, b + site("c", 1), ""},
 		"eight": {withNodes, strings.TrimSuffix(nine.String(), site("s8", 8)), ""},
 		"none":  {withNodes, "  []\n", ""},
+		"open":  {withNodes, b + "    reach: all\n", ""},
+		"reach of another kind": {withNodes, b + "    reach: exports\n",
+			`sites[0].reach: "exports" is unknown; write one of [none all]`},
 		"without node ranges here": {good, b, "sites: needs nodeRanges, by which addresses of this " +
 			"cluster's nodes"},
 		"a site named twice": {withNodes, b + site("b", 1),

@@ -16,12 +16,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/api"
 	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
 	"github.com/kubeveil/kubeveil/pkg/kube/servicefeed"
+	"github.com/kubeveil/kubeveil/pkg/kube/sitenode"
 )
 
 // ClientConfig selects the API server's credentials and this node.
 type ClientConfig struct {
 	// Node is this node's name in Kubernetes.
 	Node string
+	// Sites are the names of open sites, whose SiteNodes are read. Without one, none are read.
+	Sites []string
 	// Kubeconfig is the path of a kubeconfig file; empty means the pod's service account.
 	Kubeconfig string
 	// Log receives changes and problems; nil discards them.
@@ -64,6 +67,7 @@ type Client struct {
 	veilNodes *store[veilNodeEntry]
 	slices    *store[sliceEntry]
 	ranges    *store[rangeEntry]
+	siteNodes *sitenode.Store // nil if no site is open
 	// veilNodeReader fills veilNodes; Run makes it.
 	veilNodeReader *reflector.Reflector
 	changed        chan struct{} // holds a token if a store changed
@@ -121,6 +125,9 @@ func newClient(o ClientConfig, cfg *rest.Config) (*Client, error) {
 	c.veilNodes = newStore(parseVeilNode, sameVeilNode, c.wake)
 	c.slices = newStore(parseSlice, sameSlice, c.wake)
 	c.ranges = newStore(parseServiceCIDR, sameRanges, c.wake)
+	if len(o.Sites) > 0 {
+		c.siteNodes = sitenode.NewStore(o.Sites, c.wake)
+	}
 	return c, nil
 }
 

@@ -1,9 +1,10 @@
 // Package kube is the Kubernetes source of the cluster state: it watches Node,
-// VeilNode and the addresses of the API servers, and writes this node's own
+// VeilNode, SiteNode and the addresses of the API servers, and writes this node's own
 // VeilNode. It and the packages below it are the only ones below pkg/ that import client-go.
 //
 //	bytes ─► wire ─► object ─► api: lists and watches ─┬─► kube: the State, the own VeilNode
 //	                           veilnode: the claim  ◄──┤
+//	                 sitenode: nodes of other clusters ┤
 //	                           quota ─► feed ──────────┴─► servicefeed, policyfeed: sinks
 //
 // Promises:
@@ -27,6 +28,11 @@
 // some time after its Node disappeared. It first reads the Node from the API server, and has the
 // UID of the VeilNode as a precondition. If a policy allows a node to write only its own VeilNode,
 // the deletion is refused, and only the garbage collector can do it.
+//
+// SiteNodes are read only if a site is open. A State is Synced without them: SitesUnlisted reports
+// that they are missing, so that another cluster costs this one nothing.
+//
+// The package is larger than most, because one goroutine makes a State of all these kinds.
 //
 // Start reading at run.go, then feeds.go.
 package kube

@@ -68,6 +68,7 @@ type event struct {
 const (
 	nodesPath        = "/api/v1/nodes"
 	veilNodesPath    = "/apis/kubeveil.io/v1alpha1/veilnodes"
+	siteNodesPath    = "/apis/kubeveil.io/v1alpha1/sitenodes"
 	slicesPath       = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 	servicesPath     = "/api/v1/services"
 	apiServicesPath  = "/api/v1/namespaces/default/services"
@@ -77,8 +78,9 @@ const (
 
 var kinds = map[string][2]string{
 	nodesPath: {"v1", "Node"}, veilNodesPath: {"kubeveil.io/v1alpha1", "VeilNode"},
-	slicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
-	podsPath:   {"v1", "Pod"}, namespacesPath: {"v1", "Namespace"},
+	siteNodesPath: {"kubeveil.io/v1alpha1", "SiteNode"},
+	slicesPath:    {"discovery.k8s.io/v1", "EndpointSlice"},
+	podsPath:      {"v1", "Pod"}, namespacesPath: {"v1", "Namespace"},
 	networkPoliciesPath: {"networking.k8s.io/v1", "NetworkPolicy"},
 	adminPoliciesPath:   {"policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy"},
 	clusterPoliciesPath: {"policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"},

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/kube/sitenode"
 )
 
 // listing holds the nodes of the last State as the API server lists them. It changes with the
@@ -18,6 +19,8 @@ type listing struct {
 	// problems are sentences about malformed parts of Nodes and VeilNodes, by kind and name. noted
 	// are all problems that were passed on last.
 	problems, noted map[string]string
+	// sites are the nodes of sites.
+	sites sitenode.List
 }
 
 // changeOfNodes describes how the nodes of a listing changed.
@@ -106,13 +109,13 @@ func (l *listing) read(c *Client, name string) (n cluster.Node, has bool) {
 	return n, true
 }
 
-// note passes on the problems of l and of ranges, if they are not the last ones.
-func (l *listing) note(c *Client, ranges map[string]string) {
-	if len(l.problems)+len(ranges) == 0 && len(l.noted) == 0 {
+// note passes on the problems of l and more, if they are not the last ones.
+func (l *listing) note(c *Client, more map[string]string) {
+	if len(l.problems)+len(more) == 0 && len(l.noted) == 0 {
 		return
 	}
 	found := maps.Clone(l.problems)
-	maps.Copy(found, ranges)
+	maps.Copy(found, more)
 	if !maps.Equal(found, l.noted) {
 		l.noted = found
 		c.server.NoteAll(stateKinds, found)

@@ -24,9 +24,10 @@ import (
 //
 // New nodes in such a state are used at once.
 
-// Recall sets the last good table. The first list is compared with its nodes. Call it before Run.
+// Recall sets the last good table. The first list is compared with its nodes of this cluster. Call
+// it before Run.
 func (c *Client) Recall(t cluster.Table) {
-	c.recalled = slices.Concat(t.Peers, t.Keyless)
+	c.recalled = cluster.Local(slices.Concat(t.Peers, t.Keyless))
 }
 
 // keepSuddenlyLost returns next. If next lacks more than half of the nodes in last, the result also

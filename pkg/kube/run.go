@@ -30,6 +30,11 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 	c.veilNodeReader = c.server.Reflector(object.VeilNodes, c.veilNodes)
 	wg.Go(func() { c.veilNodeReader.Run(ctx, c.veilNodes) })
 	wg.Go(func() { c.server.ReflectServed(ctx, object.ServiceCIDRs, c.ranges) })
+	if c.siteNodes != nil {
+		r := c.server.Reflector(object.SiteNodes, c.siteNodes)
+		c.siteNodes.Again = r.ReadAgain
+		wg.Go(func() { r.Run(ctx, c.siteNodes) })
+	}
 	wg.Go(func() { c.askSilent(ctx) })
 	wg.Go(func() { c.server.Reflect(ctx, object.APIServerSlice, c.slices) })
 	wg.Go(func() { c.lookupHost(ctx) })
@@ -50,7 +55,7 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 		api.Poke(c.publish)
 		if next, changed := c.state(&l, last); changed {
 			last = next
-			yield(next)
+			yield(l.sites.With(next))
 		}
 		pause.Reset(c.times.coalesce)
 		select {
@@ -62,10 +67,10 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 }
 
 // stateKinds are the prefixes of problems about the objects that make up a State.
-var stateKinds = []string{"Node ", "VeilNode ", "ServiceCIDR "}
+var stateKinds = []string{"Node ", "VeilNode ", "ServiceCIDR ", "SiteNode"}
 
-// state returns the State from the content of the stores. changed is false if it equals last, and
-// until the Nodes have been listed.
+// state returns the State from the content of the stores, without nodes of sites. changed is false
+// if it and the nodes of sites equal the last ones, and until the Nodes have been listed.
 func (c *Client) state(l *listing, last cluster.State) (s cluster.State, changed bool) {
 	nodes, nodesSynced := c.nodes.take(l.fromNodes)
 	veilNodes, veilNodesSynced := c.veilNodes.take(l.fromVeilNodes)
@@ -83,18 +88,21 @@ func (c *Client) state(l *listing, last cluster.State) (s cluster.State, changed
 	s.Synced = s.Synced && c.looked
 	c.mu.Unlock()
 
-	ranges := map[string]string{}
-	c.addRanges(&s, ranges)
+	found := map[string]string{}
+	c.addRanges(&s, found)
+	sitesChanged := c.siteNodes.Read(&l.sites, found)
+	s.SitesUnlisted = l.sites.Unlisted()
 	ours := sameMemory(last.Nodes, l.nodes) // last has no node that is not listed
 	change := l.update(c, nodes, veilNodes, s.Synced)
-	l.note(c, ranges)
+	l.note(c, found)
 	s.Nodes = l.nodes
 	if change.all || !ours || c.inDoubt() || 2*change.lost > len(last.Nodes) {
 		s = c.keepSuddenlyLost(last.Nodes, s)
 		change.any = !slices.EqualFunc(s.Nodes, last.Nodes, cluster.Node.Equal)
 	}
 
-	changed = last.Revision == 0 || change.any || s.Synced != last.Synced ||
+	changed = last.Revision == 0 || change.any || sitesChanged || s.Synced != last.Synced ||
+		s.SitesUnlisted != last.SitesUnlisted ||
 		s.RangesListed != last.RangesListed || !slices.Equal(s.APIServers, last.APIServers) ||
 		!slices.Equal(s.ServiceRanges, last.ServiceRanges)
 	s.Revision = last.Revision + 1

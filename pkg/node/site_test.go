@@ -93,6 +93,7 @@ type closing struct {
 func newClosing(t *testing.T, host *nettest.Host) closing {
 	t.Helper()
 	settings, want := node.Closed(siteConfig(), nil, nil)
+
 	return closing{
 		guard: func() {
 			host.Run(t, func() error {

@@ -50,7 +50,14 @@ func NewSource(cfg config.Config, log *slog.Logger) (source.Source, *kube.Client
 	if cfg.Source.Kind == config.SourceSnapshot {
 		return source.NewSnapshot(cfg.Source.File, cfg.TrustDisk, log), nil, nil
 	}
-	c, err := kube.New(kube.ClientConfig{Node: cfg.Node, Kubeconfig: cfg.Source.Kubeconfig, Log: log})
+	var open []string
+	for _, s := range cfg.Sites {
+		if s.Open() {
+			open = append(open, s.Name)
+		}
+	}
+	c, err := kube.New(kube.ClientConfig{Node: cfg.Node, Sites: open,
+		Kubeconfig: cfg.Source.Kubeconfig, Log: log})
 	if err != nil {
 		return nil, nil, err
 	}

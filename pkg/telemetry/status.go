@@ -143,8 +143,12 @@ type Peer struct {
 	Singly bool `json:"singly,omitempty"`
 }
 
-// Site is another cluster. Its ranges are closed.
-type Site struct{ cluster.Site }
+// Site is another cluster. Its ranges are closed, except through the tunnels to its nodes.
+type Site struct {
+	cluster.Site
+	// Nodes counts the nodes of the site that are peers.
+	Nodes int `json:"nodes"`
+}
 
 // Guard is the state of the plaintext guard.
 type Guard struct {

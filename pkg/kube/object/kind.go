@@ -22,6 +22,12 @@ const (
 	VeilNodeResource = "veilnodes"
 )
 
+// Kind of the custom resource for nodes of other clusters. It has the group and version of VeilNode.
+const (
+	SiteNodeKind     = "SiteNode"
+	SiteNodeResource = "sitenodes"
+)
+
 // Manifests that grant rights.
 const (
 	nodeRights    = "manifests/cni/clusterrole.yaml"
@@ -63,6 +69,7 @@ var (
 var (
 	Nodes     = eitherKind[wire.Node]("Node", core, "nodes", nodeRights)
 	VeilNodes = jsonKind(VeilNodeKind, own, VeilNodeResource, nodeRights)
+	SiteNodes = jsonKind(SiteNodeKind, own, SiteNodeResource, nodeRights)
 	// ServiceCIDRs are the service ranges. Not every API server has this kind.
 	ServiceCIDRs = jsonKind("ServiceCIDR", networking, "servicecidrs", nodeRights)
 	// APIServerSlice and APIServerService select only the API servers' own service.
@@ -178,9 +185,9 @@ func (k Kind) New() runtime.Object { return k.newObject() }
 // scheme holds all kinds that are read, and the other types that a watch can send.
 var scheme = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
-	for _, k := range append([]Kind{Nodes, VeilNodes, ServiceCIDRs, Services, EndpointSlices, Pods,
-		Namespaces, NetworkPolicies, ClusterPolicies, ClusterPolicies.Definition()},
-		IgnoredPolicies...) {
+	for _, k := range append([]Kind{Nodes, VeilNodes, SiteNodes, ServiceCIDRs, Services,
+		EndpointSlices, Pods, Namespaces, NetworkPolicies, ClusterPolicies,
+		ClusterPolicies.Definition()}, IgnoredPolicies...) {
 		metav1.AddToGroupVersion(scheme, k.Version)
 		scheme.AddKnownTypeWithName(k.Version.WithKind(k.Kind), k.newObject())
 		scheme.AddKnownTypeWithName(k.Version.WithKind(k.Kind+"List"), k.newList())

@@ -282,6 +282,8 @@ func TestClusterPolicyIsInForceAndNamed(t *testing.T) {
 
 	const other = "198.19.0.7"
 	n.SetNodeLabels(map[string]map[string]string{"there": {}}, nil)
+	// Nodes of sites have no Node object here, so no selector selects them.
+	n.SetNodeAddrs(map[string][]netip.Addr{"b/there": {netip.MustParseAddr(other)}})
 	n.step()
 	wantEgress := func(want string) {
 		t.Helper()

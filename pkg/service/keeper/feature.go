@@ -273,7 +273,7 @@ func (f *Feature) Turn(t feature.Turn) error {
 	}
 	if !t.SamePlaces {
 		f.keeper.SetTunnels(tunnelEndpoints(t.Table, uint16(cfg.Tunnel.Port)))
-		f.keeper.SetNodes(len(t.Table.Peers) + 1)
+		f.keeper.SetNodes(len(cluster.Local(t.Table.Peers)) + 1)
 	}
 	return f.setSelf(t.PodPrefixes, t.SelfAddrs)
 }

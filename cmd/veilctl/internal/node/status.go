@@ -130,7 +130,11 @@ func connectionsLine(c *telemetry.Connections) string {
 
 // siteLine describes a site in one line.
 func siteLine(s telemetry.Site) string {
-	return fmt.Sprintf("%s, closed; pods %s, nodes %s", s.Name, joined(s.PodRanges),
+	state := "closed"
+	if s.Open() {
+		state = fmt.Sprintf("open, %d nodes are peers", s.Nodes)
+	}
+	return fmt.Sprintf("%s, %s; pods %s, nodes %s", s.Name, state, joined(s.PodRanges),
 		joined(s.NodeRanges))
 }
 

@@ -51,7 +51,8 @@ func sample() telemetry.Status {
 			Explanation: []string{"  1500  underlay", "   -60  overhead"}},
 		Sites: []telemetry.Site{{Site: cluster.Site{Name: "b",
 			PodRanges:  []netip.Prefix{netip.MustParsePrefix("198.19.128.0/17")},
-			NodeRanges: []netip.Prefix{netip.MustParsePrefix("198.18.1.0/24")}}}},
+			NodeRanges: []netip.Prefix{netip.MustParsePrefix("198.18.1.0/24")}}},
+			{Site: cluster.Site{Name: "c", Reach: cluster.ReachAll}, Nodes: 3}},
 		Refused: []cluster.Refusal{
 			{Node: "node-9", Incumbent: "node-2", Reason: "it claims the key of node-2"},
 		},
@@ -64,7 +65,7 @@ func TestCommandsForPeople(t *testing.T) {
 		"status": {"node-1, ready for pods", "1 up, 0 idle, 0 silent, 1 without a key",
 			"node-9: it claims the key", "masqueraded traffic", "packets dropped: 5",
 			"tun_udp off, udp_segment off to node-2",
-			"b, closed; pods 198.19.128.0/17, nodes 198.18.1.0/24"},
+			"b, closed; pods 198.19.128.0/17, nodes 198.18.1.0/24", "c, open, 3 nodes are peers"},
 		"peers": {"node-2  up", "198.18.0.12:51820", "1296", "node-3  keyless"},
 		"mtu":   {"  1500  underlay", "1296  on the way to node-2"},
 		"guard": {"dst_in_range", "It was.", "eth0"},

@@ -131,6 +131,7 @@ const (
 // Manifests are the objects of manifests/, in Kustomize's order of application.
 var Manifests = []Object{
 	{"apiextensions.k8s.io", "customresourcedefinitions", "", "veilnodes.kubeveil.io"},
+	{"apiextensions.k8s.io", "customresourcedefinitions", "", "sitenodes.kubeveil.io"},
 	{admission, "validatingadmissionpolicies", "", "kubeveil-veilnode-own"},
 	{admission, "validatingadmissionpolicybindings", "", "kubeveil-veilnode-own"},
 	{"", "serviceaccounts", system, "veild"},
@@ -178,6 +179,7 @@ func Granted() []Right {
 		{Right{Group: "networking.k8s.io", Resource: "servicecidrs"}, []string{"list", "watch"}},
 		{Right{Group: "kubeveil.io", Resource: "veilnodes"},
 			[]string{"get", "list", "watch", "create", "update", "delete"}},
+		{Right{Group: "kubeveil.io", Resource: "sitenodes"}, []string{"list", "watch"}},
 		{Right{Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: "default",
 			Name: "kubernetes"}, []string{"get", "list", "watch"}},
 	} {

@@ -277,9 +277,9 @@ func TestEachSituationHasOneFinding(t *testing.T) {
 		}, Warning, "MTU", "1500 to 8896", "veild probes", ""},
 		"an MTU that is too small": {func(f *Facts) { f.Config += "mtu: 700\n" }, Error, "ranges",
 			"mtu: ", "correct", ""},
-		"partly installed": {func(f *Facts) { f.Objects = Manifests[:5] }, Warning,
+		"partly installed": {func(f *Facts) { f.Objects = Manifests[:6] }, Warning,
 			"Kubeveil", "clusterrolebindings/kubeveil-veild", "kubectl apply -k", ""},
-		"rights without a policy": {func(f *Facts) { f.Objects = Manifests[5:6] }, Warning,
+		"rights without a policy": {func(f *Facts) { f.Objects = Manifests[6:7] }, Warning,
 			"Kubeveil", "validatingadmissionpolicies/", "do so soon", ""},
 		"installed and well": {func(f *Facts) {
 			f.Objects, f.Daemons = Manifests, []Daemon{{"veild", "kubeveil:1", 2, 2},

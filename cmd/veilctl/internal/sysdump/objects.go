@@ -33,6 +33,7 @@ var dumpedObjects = []struct {
 }{
 	{"nodes", "", "v1", "nodes", "", "", ""},
 	{"veilnodes", veilnode.Group, veilnode.Version, veilnode.Resource, "", "", ""},
+	{"sitenodes", veilnode.Group, veilnode.Version, "sitenodes", "", "", ""},
 	{"definition", "apiextensions.k8s.io", "v1", "customresourcedefinitions", "", "",
 		"veilnodes.kubeveil.io"},
 	{"policies", "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "", ours, ""},
