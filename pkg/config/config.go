@@ -288,11 +288,13 @@ var flags = []struct{ name, path, usage string }{
 	{"service-source-ranges", "services.limits.sourceRanges",
 		"maximum `number` of ranges in loadBalancerSourceRanges"},
 	{"service-tcp-flows", "services.limits.tcpFlows",
-		"maximum `number` of established connections at links (default: by the node's memory)"},
+		"`number` of entries for established connections at links: two for each, four with " +
+			"SNAT (default: by the node's memory)"},
 	{"service-opening-flows", "services.limits.openingFlows",
-		"maximum `number` of connections that are being opened (default: by the node's memory)"},
+		"`number` of entries for connections that are being opened (default: by the node's " +
+			"memory)"},
 	{"service-udp-flows", "services.limits.udpFlows",
-		"maximum `number` of UDP flows at links (default: by the node's memory)"},
+		"`number` of entries for UDP flows at links (default: by the node's memory)"},
 	{"service-flow-quotas", "services.limits.flowQuotas",
 		"maximum `number` of flows that count against quotas (default: by the node's memory)"},
 	{"metrics-address", "metricsAddress",

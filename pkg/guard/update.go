@@ -32,10 +32,10 @@ func (g *Guard) Update(s Settings) ([]Op, error) {
 // mostChanged is the number of changed addresses up to which Update changes only these.
 const mostChanged = 8192
 
-// partOf returns the difference of was and is. gone is was with only the addresses of nodes and
-// services and the sources that is lacks. fresh is is with only those that was lacks. ok is false
-// if other settings differ, if a list is not sorted or has an address twice, or if too many
-// addresses differ.
+// partOf returns the part in which two settings differ. gone holds the addresses of nodes and
+// services, and the sources, that only was has. fresh holds those that only is has. All other
+// settings of both are unchanged. ok is false if other settings differ, if a list is not sorted or
+// has an address twice, or if too many addresses differ.
 func partOf(was, is Settings) (gone, fresh Settings, ok bool) {
 	gone, fresh = was, is
 	var sameNodes, sameVIPs, sameSources bool
