@@ -170,9 +170,9 @@ func typed(t *testing.T, o *unstructured.Unstructured, into any) {
 	}
 }
 
-// rendered is the DaemonSet of the driver as kustomize gives it for a cluster's own kustomization:
-// the manifests of the driver, and perhaps a component.
-func rendered(t *testing.T, components ...string) *unstructured.Unstructured {
+// rendered is a DaemonSet as kustomize gives it for a cluster's own kustomization: a folder of
+// manifests, and perhaps a component.
+func rendered(t *testing.T, name, folder string, components ...string) *unstructured.Unstructured {
 	t.Helper()
 	kubectl := "../out/bin/kubectl"
 	if _, err := os.Stat(kubectl); err != nil {
@@ -190,7 +190,7 @@ func rendered(t *testing.T, components ...string) *unstructured.Unstructured {
 	}
 
 	own := map[string]any{"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-		"resources": []string{relative("csi")}}
+		"resources": []string{relative(folder)}}
 	for _, c := range components {
 		own["components"] = []string{relative(filepath.Join("components", c))}
 	}
@@ -211,9 +211,9 @@ func rendered(t *testing.T, components ...string) *unstructured.Unstructured {
 	for {
 		o := &unstructured.Unstructured{}
 		if err := dec.Decode(&o.Object); err != nil {
-			t.Fatalf("no DaemonSet: %v", err)
+			t.Fatalf("no DaemonSet %s: %v", name, err)
 		}
-		if o.GetKind() == "DaemonSet" {
+		if o.GetKind() == "DaemonSet" && o.GetName() == name {
 			return o
 		}
 	}
@@ -228,12 +228,8 @@ func TestKubeletDirComponent(t *testing.T) {
 		t.Errorf("the folder is in %d places", n)
 	}
 
-	text := func(o *unstructured.Unstructured) string {
-		b, err := yaml.Marshal(o.Object)
-		errtest.Must(t, err)
-		return string(b)
-	}
-	got, want := text(rendered(t, "kubelet-dir")), text(rendered(t))
+	got := textOf(t, rendered(t, "veil-csi", "csi", "kubelet-dir"))
+	want := textOf(t, rendered(t, "veil-csi", "csi"))
 	if strings.Contains(got, usual) {
 		t.Errorf("%s is left:\n%s", usual, got)
 	}
@@ -248,5 +244,37 @@ func TestKubeletDirComponent(t *testing.T) {
 	})
 	if len(lines) != len(kept)+len(added) || strings.Join(kept, "\n") != want {
 		t.Errorf("more was changed than the folder:\n%s", got)
+	}
+}
+
+func textOf(t *testing.T, o *unstructured.Unstructured) string {
+	t.Helper()
+	b, err := yaml.Marshal(o.Object)
+	errtest.Must(t, err)
+	return string(b)
+}
+
+// The component for runtimes that look for CNI elsewhere names each folder once for the daemon and
+// once for the clean-up, and changes nothing else.
+func TestCNIDirsComponent(t *testing.T) {
+	elsewhere := map[string]string{"/var/lib/rancher/k3s/agent/etc/cni/net.d": "/etc/cni/net.d",
+		"/var/lib/rancher/k3s/data/cni": "/opt/cni/bin"}
+	component := manifesttest.Read(t, "components/cni-dirs/kustomization.yaml")
+	for name, folder := range map[string]string{"veild": ".", "kubeveil-cleanup": "uninstall"} {
+		got := textOf(t, rendered(t, name, folder, "cni-dirs"))
+		for dir, usual := range elsewhere {
+			in, all := strings.Count(got, dir), strings.Count(component.Text, dir)
+			if in != 1 || all != 2 {
+				t.Errorf("%s is in %d places of the component, and %d of %s", dir, all, in, name)
+			}
+			got = strings.Replace(got, dir, usual, 1)
+		}
+		if diff := cmp.Diff(textOf(t, rendered(t, name, folder)), got); diff != "" {
+			t.Errorf("%s: more was changed than the folders:\n%s", name, diff)
+		}
+	}
+	without := textOf(t, rendered(t, "veil-wg", "."))
+	if diff := cmp.Diff(without, textOf(t, rendered(t, "veil-wg", ".", "cni-dirs"))); diff != "" {
+		t.Errorf("veil-wg was changed:\n%s", diff)
 	}
 }
