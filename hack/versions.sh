@@ -9,6 +9,7 @@
 #   cyclonus, which NetworkPolicy is compared with  hack/tools/cyclonus/go.mod
 #   promtool, which tests the alerts                hack/tools/promtool/go.mod
 #   kustomize, which renders releases               hack/tools/kustomize/go.mod
+#   Helm, which tests the chart                     hack/tools/helm/go.mod
 
 # The compiler of the BPF programs: Debian 12's.
 CLANG_VERSION=14

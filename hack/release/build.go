@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/kubeveil/kubeveil/hack/chart"
 )
 
 // arches are the architectures of a release, as Go names them.
@@ -59,8 +61,9 @@ func build(ctx context.Context, o order, dir string) error {
 		}
 	}
 
-	if err := o.step("manifests", func() error {
-		return renderAll(ctx, o, dir, work, []string{kustomize, "build"}, built)
+	if err := o.step("manifests and the chart", func() error {
+		k := chart.Kustomize{Tree: o.tree, Work: work, Command: []string{kustomize, "build"}}
+		return errors.Join(renderAll(ctx, o, dir, k, built), writeChart(ctx, o, dir, k, built))
 	}); err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/kubeveil/kubeveil/hack/chart"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -194,8 +195,9 @@ func TestManifestsNameImagesByTagAndDigest(t *testing.T) {
 		built[image] = description{Digest: digest}
 	}
 	dir := t.TempDir()
-	kustomize := []string{kubectl, "kustomize"}
-	errtest.Must(t, renderAll(t.Context(), o, dir, t.TempDir(), kustomize, built))
+	k := chart.Kustomize{Tree: tree, Work: t.TempDir(), Command: []string{kubectl, "kustomize"}}
+	errtest.Must(t, renderAll(t.Context(), o, dir, k, built),
+		writeChart(t.Context(), o, dir, k, built))
 
 	anImage := regexp.MustCompile(`image: (.*)`)
 	for file := range manifests {
@@ -213,7 +215,17 @@ func TestManifestsNameImagesByTagAndDigest(t *testing.T) {
 		}
 	}
 
-	_, err = o.render(t.Context(), "manifests", t.TempDir(), kustomize, nil)
+	out, err := exec.Command("tar", "-xzOf", filepath.Join(dir, "kubeveil-0.1.0.tgz"),
+		"kubeveil/values.yaml").CombinedOutput()
+	errtest.Must(t, err)
+	for _, want := range []string{"repository: registry.example/kubeveil-csi\n", "tag: v0.1.0\n",
+		"digest: " + digest + "\n"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("the values of the chart lack %q:\n%s", want, out)
+		}
+	}
+
+	_, err = o.render(t.Context(), "manifests", k, nil)
 	if err == nil || !strings.Contains(err.Error(), "localhost/kubeveil:dev") {
 		t.Errorf("an image without a digest: %v", err)
 	}

@@ -1,0 +1,3 @@
+{{- define "kubeveil.image" -}}
+{{ .repository }}:{{ .tag }}@{{ .digest }}
+{{- end -}}
