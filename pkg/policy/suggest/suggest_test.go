@@ -2,6 +2,7 @@ package suggest_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"strings"
@@ -195,5 +196,23 @@ func TestSeenIsBounded(t *testing.T) {
 	s := c.Result()
 	if len(s.Rows) != suggest.MaxPeers+1 || s.LeftOut != 20 {
 		t.Errorf("%d rows, %d left out", len(s.Rows), s.LeftOut)
+	}
+}
+
+// The labels of two pods repeat in each row.
+func TestSeenIsBoundedInBytes(t *testing.T) {
+	var c suggest.Collector
+	for i := range suggest.MaxRows {
+		pods := suggest.Pods{Namespace: "shop", Example: "p", Labels: map[string]string{}}
+		for j := range 128 {
+			pods.Labels[fmt.Sprint("label-", j)] = fmt.Sprintf("%060d", i)
+		}
+		c.Add(suggest.Row{Subject: pods, Peer: suggest.Peer{Pods: &pods}, Protocol: "TCP", Port: 1})
+	}
+	s := c.Result()
+	text, err := json.Marshal(s)
+	if err != nil || len(text) > 9<<20 || len(s.Rows) < 100 ||
+		len(s.Rows)+s.LeftOut != suggest.MaxRows {
+		t.Errorf("%v: %d bytes, %d rows, %d left out", err, len(text), len(s.Rows), s.LeftOut)
 	}
 }
