@@ -46,9 +46,9 @@ func (c *Client) RunPolicies(ctx context.Context, sink policy.Sink) error {
 	})
 }
 
-// ListPolicies lists all policies of the API server, and returns them as RunPolicies passes them
-// on.
-func (c *Client) ListPolicies(ctx context.Context) (policy.Policies, error) {
+// ListPolicies lists all policies of the API server, and returns the revisions that RunPolicies
+// passes on.
+func (c *Client) ListPolicies(ctx context.Context) (policy.Revisions, error) {
 	return policyfeed.List(ctx, c.server)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
 
 func wide(namespace, name string, rules int) m {
@@ -52,6 +53,8 @@ func TestPoliciesOfANamespaceAreBounded(t *testing.T) {
 				t.Errorf("problems %s", problems)
 			}
 
+			wantNoDifference(t, c, sink)
+
 			f.put(networkPoliciesPath, wide("evil", "another", each))
 			sink.wait(t, "one more by a watch", func() bool {
 				return slices.Equal(denied(), []string{"another", "p00", "p01"})
@@ -67,6 +70,67 @@ func TestPoliciesOfANamespaceAreBounded(t *testing.T) {
 			if got := len(sink.policies[name].Rules[policy.Ingress]); got != each {
 				t.Errorf("%d rules are back, want %d", got, each)
 			}
+			if problems := c.Problems(); len(problems) > 0 {
+				t.Errorf("problems %q", problems)
+			}
+		})
+	}
+}
+
+// wantNoDifference checks that a list has the revisions that were passed on. Otherwise a caller that
+// waits until both are equal would wait forever.
+func wantNoDifference(t *testing.T, c *Client, sink *policyTale) {
+	t.Helper()
+	listed, err := c.ListPolicies(t.Context())
+	p := planner.New("node-1")
+	sink.do(func() {
+		for _, v := range sink.policies {
+			p.PutPolicy(v)
+		}
+		for _, v := range sink.cluster {
+			p.PutClusterPolicy(v)
+		}
+	})
+	if differ := p.Compare(listed); err != nil || len(differ) > 0 {
+		t.Errorf("a list of %d policies differs: %q, error %v", len(listed), differ, err)
+	}
+}
+
+// One policy that denies everything replaces all policies of a namespace with too many. They return
+// when enough were deleted. Other namespaces are not affected.
+func TestNamespaceWithTooManyPoliciesIsDenied(t *testing.T) {
+	for _, noStream := range []bool{false, true} {
+		t.Run(fmt.Sprintf("noStream %t", noStream), func(t *testing.T) {
+			f := newFakeServer(t)
+			f.noStream = noStream
+			for i := range policyfeed.MaxCount + 1 {
+				f.put(networkPoliciesPath, wide("evil", fmt.Sprint("p", i), 0))
+			}
+			f.put(networkPoliciesPath, wide("good", "good", 1))
+			c, sink := startPolicies(t, f)
+			replaced := func() bool {
+				p, is := sink.policies[policy.Name{Namespace: "evil", Name: policy.AllOfNamespace}]
+				return is && p.Isolates == [2]bool{true, true} && p.Invalid != "" &&
+					len(sink.policies) == 2
+			}
+			sink.wait(t, "one policy replaces all", replaced)
+			if text := strings.Join(c.Problems(), "\n"); !strings.Contains(text,
+				"NetworkPolicy evil/*: the namespace has more than") {
+				t.Errorf("problems %s", text)
+			}
+			wantNoDifference(t, c, sink)
+
+			f.remove(networkPoliciesPath, "p7")
+			sink.wait(t, "all policies are back", func() bool {
+				return !replaced() && len(sink.policies) == policyfeed.MaxCount+1
+			})
+			wantNoDifference(t, c, sink)
+			f.put(networkPoliciesPath, wide("evil", "another", 0))
+			sink.wait(t, "one more by a watch", replaced)
+			f.remove(networkPoliciesPath, "another")
+			sink.wait(t, "all policies are back again", func() bool {
+				return !replaced() && len(sink.policies) == policyfeed.MaxCount+1
+			})
 			if problems := c.Problems(); len(problems) > 0 {
 				t.Errorf("problems %q", problems)
 			}

@@ -219,8 +219,12 @@ type Policies struct {
 	Cluster    []ClusterPolicy
 }
 
-// Len returns the number of policies.
-func (p Policies) Len() int { return len(p.Namespaced) + len(p.Cluster) }
+// AllOfNamespace is the name of a policy that replaces all NetworkPolicies of its namespace, which
+// has more than are kept. No object of the API has this name.
+const AllOfNamespace = "*"
+
+// Revisions holds the revision of the API object of each policy.
+type Revisions map[Ref]Object
 
 // Rule allows connections with one of the peers on one of the ports.
 type Rule struct {

@@ -136,8 +136,10 @@ type Plan struct {
 	Problems map[Name]string
 	// ClusterProblems holds, by ClusterNetworkPolicy, which part denies more than its text does.
 	ClusterProblems map[string]string
-	// Denials are the policies that deny more than their text does, sorted by name.
-	Denials []Denial
+	// Denials are the policies that deny more than their text does, sorted by name. Selecting is
+	// the number of NetworkPolicies that select a pod of this node.
+	Denials   []Denial
+	Selecting int
 	// Elements is an upper bound of the elements in all sets of the kernel: each address, range and
 	// box counts once per set that contains it.
 	Elements int

@@ -3,6 +3,7 @@
 //
 //	reflector ─► Feed ─► Parse ─► bound ─► Put, Drop
 //	                               ├─ ShrinkLargest: the largest of a namespace lose their content
+//	                               │    LimitCount: one value replaces a namespace with too many
 //	                               └─ LeaveOutLast: the last of a namespace by name are left out
 //
 // What a bound took away is passed on again when it fits again: one object at a time, or by a new

@@ -40,8 +40,9 @@ type Feed[T any] struct {
 	once  sync.Once
 }
 
-// bound limits the objects of each namespace. There are two: shrinkLargest passes on the largest
-// objects without their content, and leaveOutLast leaves out the last objects by name. The feed's
+// bound limits the objects of each namespace. shrinkLargest passes on the largest objects without
+// their content, leaveOutLast leaves out the last objects by name, and limitCount replaces all
+// objects of a namespace by one value. The feed's
 // lock is held during a call, unless stated otherwise.
 type bound[T any] interface {
 	// list begins the reading of a list. The returned function is called without the lock, for each

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/quota"
 )
 
-// maxFitPause is the ratio of the longest to the shortest pause before a new list in restore.
+// maxFitPause is the ratio of the longest to the shortest pause before a new list in listAgain.
 const maxFitPause = 16
 
 // leaveOutLast leaves out objects that exceed the share of their namespace, and stores nothing
@@ -127,16 +127,22 @@ func (r *leaveOutLast[T]) replace() (done func(seen map[string]bool)) {
 	}
 }
 
-// restore makes the reflector list all objects again when a namespace may fit its share again. It
-// waits 1 to 1.5 pauses before that, and doubles the pause while that repeats.
+// restore makes the reflector list all objects again when a namespace may fit its share again.
 func (r *leaveOutLast[T]) restore(ctx context.Context, _ object.Kind, all *reflector.Reflector) {
-	least := r.feed.Server.Times.Fit
+	listAgain(ctx, r.feed.Server.Times.Fit, r.wake, all, r.mayFit)
+}
+
+// listAgain makes the reflector list all objects again after a token of wake, if mayFit then
+// returns true. It waits 1 to 1.5 pauses before that, and doubles the pause while that repeats.
+// least is the shortest pause.
+func listAgain(ctx context.Context, least time.Duration, wake <-chan struct{},
+	all *reflector.Reflector, mayFit func() bool) {
 	pause, last := least, time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.wake:
+		case <-wake:
 		}
 		if time.Since(last) > 2*maxFitPause*least {
 			pause = least
@@ -147,7 +153,7 @@ func (r *leaveOutLast[T]) restore(ctx context.Context, _ object.Kind, all *refle
 		case <-time.After(pause + rand.N(pause/2)):
 		}
 
-		if r.mayFit() {
+		if mayFit() {
 			all.ReadAgain()
 			pause, last = min(2*pause, maxFitPause*least), time.Now()
 		}

@@ -10,8 +10,13 @@ import (
 // Bounds on the objects of one namespace, in elements of package wire. Beyond a bound, the largest
 // objects of the namespace are dropped.
 const (
-	// MaxPolicies bounds the rules and podSelectors of NetworkPolicies.
+	// MaxPolicies bounds the rules and podSelectors of NetworkPolicies. Each policy counts at least
+	// LeastPolicy elements, which is what its name and its UID cost.
 	MaxPolicies = 1 << 19
+	LeastPolicy = 32
+	// MaxCount bounds the number of NetworkPolicies. Beyond it, one policy that denies everything
+	// replaces them all.
+	MaxCount = 4096
 	// MaxPods bounds the labels and named ports of Pods. FreePod of each Pod do not count.
 	MaxPods = 1 << 16
 	FreePod = 32
@@ -44,12 +49,44 @@ func boundPods(f *feed.Feed[policy.Pod]) {
 var largePolicy = fmt.Sprintf("the policies of its namespace have more than %d rules, peers, "+
 	"ports, ranges and label values, so the rules of its largest policies are ignored", MaxPolicies)
 
-// boundPolicies sets the bound on rules of NetworkPolicies. A dropped policy denies all traffic in
-// the directions that it isolates.
-func boundPolicies(f *feed.Feed[policy.Policy]) {
+// boundPolicies sets the bounds on NetworkPolicies. A dropped policy denies all traffic in the
+// directions that it isolates. It selects all pods of its namespace if its podSelector is large.
+func boundPolicies(f *feed.Feed[policy.Policy], sink policy.Sink) {
 	f.ShrinkLargest(MaxPolicies, largePolicy+"; it denies everything",
 		func(p policy.Policy) policy.Policy {
 			p.Rules, p.Invalid = [2][]policy.Rule{}, largePolicy
+			if elementsOfSelector(p.Subjects) > LeastPolicy {
+				p.Subjects = nil
+			}
 			return p
 		}, func(p policy.Policy) bool { return p.Invalid == largePolicy })
+	f.LimitCount(MaxCount, manyPolicies, func(namespace string, on bool) {
+		p := denyNamespace(namespace)
+		if on {
+			sink.PutPolicy(p)
+		} else {
+			sink.DeletePolicy(p.Name)
+		}
+	})
+}
+
+// elementsOfSelector returns the requirements and values of a selector, with their text.
+func elementsOfSelector(s policy.Selector) (n int) {
+	for _, r := range s {
+		n += 1 + len(r.Key)/64
+		for _, v := range r.Values {
+			n += 1 + len(v)/64
+		}
+	}
+	return n
+}
+
+// manyPolicies is the reason why all pods of a namespace are isolated.
+var manyPolicies = fmt.Sprintf("the namespace has more than %d NetworkPolicies, so all of its pods "+
+	"are denied everything: delete some of them", MaxCount)
+
+// denyNamespace returns the policy that replaces all NetworkPolicies of a namespace.
+func denyNamespace(namespace string) policy.Policy {
+	return policy.Policy{Name: policy.Name{Namespace: namespace, Name: policy.AllOfNamespace},
+		Isolates: [2]bool{true, true}, Invalid: manyPolicies}
 }

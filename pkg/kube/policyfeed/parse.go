@@ -112,9 +112,10 @@ func parseNetworkPolicy(o *object.Object) feed.Parsed[policy.Policy] {
 	}
 	if err != nil {
 		p.Rules, p.Invalid = [2][]policy.Rule{}, err.Error()
-		return feed.Parsed[policy.Policy]{Value: &p, Problem: p.Invalid + "; it denies everything"}
+		return feed.Parsed[policy.Policy]{Value: &p, Problem: p.Invalid + "; it denies everything",
+			Elements: max(elementsOfSelector(p.Subjects), LeastPolicy)}
 	}
-	return feed.Parsed[policy.Policy]{Value: &p, Elements: w.Elements}
+	return feed.Parsed[policy.Policy]{Value: &p, Elements: max(w.Elements, LeastPolicy)}
 }
 
 // idOf returns the revision of an object.

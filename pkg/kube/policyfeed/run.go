@@ -2,6 +2,7 @@ package policyfeed
 
 import (
 	"context"
+	"maps"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,7 +40,7 @@ func Run(ctx context.Context, s *api.Server, node string, sink policy.Sink,
 		Listed: unlisted.Done, Parse: parseNetworkPolicy,
 		Owner: func(p policy.Policy) any { return p.Name }, Put: sink.PutPolicy,
 		Drop: func(p policy.Policy) { sink.DeletePolicy(p.Name) }}
-	boundPolicies(policies)
+	boundPolicies(policies, sink)
 	cluster := &feed.Feed[policy.ClusterPolicy]{Server: s, What: object.ClusterPolicies.Kind,
 		Listed: unlisted.Done, Parse: parseClusterPolicy,
 		Owner: func(p policy.ClusterPolicy) any { return p.Name }, Put: sink.PutClusterPolicy,
@@ -62,29 +63,38 @@ func Run(ctx context.Context, s *api.Server, node string, sink policy.Sink,
 		func(ctx context.Context) { nodeLabels(ctx, unlisted.Done) })
 }
 
-// List lists all NetworkPolicies and ClusterNetworkPolicies of s, and returns them as Run passes
-// them on.
-func List(ctx context.Context, s *api.Server) (all policy.Policies, err error) {
+// List lists all NetworkPolicies and ClusterNetworkPolicies of s, and returns the revisions that
+// Run passes on. Other contents of the objects are not kept.
+func List(ctx context.Context, s *api.Server) (policy.Revisions, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Times.Request)
 	defer cancel()
-	_, err = s.Get(ctx, object.NetworkPolicies, metav1.ListOptions{}, func(o *object.Object) bool {
-		if p := parseNetworkPolicy(o); p.Value != nil {
-			all.Namespaced = append(all.Namespaced, *p.Value)
+	all, counts := policy.Revisions{}, map[string]int{}
+	_, err := s.Get(ctx, object.NetworkPolicies, metav1.ListOptions{}, func(o *object.Object) bool {
+		if counts[o.Namespace]++; counts[o.Namespace] <= MaxCount {
+			all[policy.Ref{Kind: policy.KindNetworkPolicy, Namespace: o.Namespace,
+				Name: o.Name}] = idOf(o)
 		}
 		return false
 	})
 	if err != nil {
-		return all, api.Explain("list", object.NetworkPolicies, err)
+		return nil, api.Explain("list", object.NetworkPolicies, err)
+	}
+	maps.DeleteFunc(all, func(r policy.Ref, _ policy.Object) bool {
+		return counts[r.Namespace] > MaxCount
+	})
+	for namespace, n := range counts {
+		if n > MaxCount {
+			all[policy.Ref{Kind: policy.KindNetworkPolicy, Namespace: namespace,
+				Name: policy.AllOfNamespace}] = policy.Object{}
+		}
 	}
 
 	_, err = s.Get(ctx, object.ClusterPolicies, metav1.ListOptions{}, func(o *object.Object) bool {
-		if p := parseClusterPolicy(o); p.Value != nil {
-			all.Cluster = append(all.Cluster, *p.Value)
-		}
+		all[policy.Ref{Kind: policy.KindClusterNetworkPolicy, Name: o.Name}] = idOf(o)
 		return false
 	})
 	if err != nil && !apierrors.IsNotFound(err) { // not found means that the kind is not installed
-		return all, api.Explain("list", object.ClusterPolicies, err)
+		return nil, api.Explain("list", object.ClusterPolicies, err)
 	}
 	return all, nil
 }

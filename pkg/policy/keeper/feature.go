@@ -26,8 +26,8 @@ const liberalPath = "netfilter/nf_conntrack_tcp_be_liberal"
 type Source interface {
 	// RunPolicies passes policies, and the objects that they depend on, to sink until ctx ends.
 	RunPolicies(ctx context.Context, sink policy.Sink) error
-	// ListPolicies returns the policies that the API server has now.
-	ListPolicies(ctx context.Context) (policy.Policies, error)
+	// ListPolicies returns the revisions of the policies that the API server has now.
+	ListPolicies(ctx context.Context) (policy.Revisions, error)
 	// ReadPolicies reads policies to try, without the API server.
 	ReadPolicies(w policy.Written) (policy.Policies, error)
 	// Deny takes the policies that deny more than is written, for which RunDenials creates Events

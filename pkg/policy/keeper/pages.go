@@ -66,11 +66,11 @@ func (f *Feature) Pages() map[string]telemetry.Page {
 			if revision := r.FormValue("revision"); revision != "" {
 				return k.ProgressTo(revision), nil
 			}
-			policies, err := f.o.Source.ListPolicies(r.Context())
+			listed, err := f.o.Source.ListPolicies(r.Context())
 			if err != nil {
 				return Progress{Missing: []string{err.Error()}}, nil
 			}
-			return k.Progress(policies), nil
+			return k.Progress(listed), nil
 		},
 	}
 	if k != nil {

@@ -42,8 +42,8 @@ func TestPolicyPagesRefuseBadNames(t *testing.T) {
 // awayServer is an API server that cannot be reached.
 type awayServer struct{ Source }
 
-func (awayServer) ListPolicies(context.Context) (policy.Policies, error) {
-	return policy.Policies{}, errors.New("the API server cannot be reached")
+func (awayServer) ListPolicies(context.Context) (policy.Revisions, error) {
+	return nil, errors.New("the API server cannot be reached")
 }
 
 func TestPolicyProgressTellsWhatTheAPIServerSays(t *testing.T) {

@@ -2,9 +2,7 @@ package keeper
 
 import (
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -53,56 +51,61 @@ func (k *Keeper) Problems() []string {
 // show publishes the status of the plan in force, and logs new problems.
 func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
 	s := telemetry.Policy{Groups: len(plan.Groups), Chains: len(plan.Chains), Sets: plan.Sets.Len(),
-		Elements: plan.Elements, Pending: pending, NotEnforced: notEnforced(plan.Denials)}
-	selecting, pods := map[policy.Name]bool{}, map[policy.Name]string{}
-	for key, m := range plan.Members {
+		Elements: plan.Elements, Pending: pending, NotEnforced: notEnforced(plan.Denials),
+		Policies: plan.Selecting}
+	for _, m := range plan.Members {
 		if len(m.Addrs) > 0 {
 			s.Members++
 		}
-		for _, name := range m.Policies {
-			selecting[name] = true
-		}
-		if m.Problem != "" {
-			pods[key.Name] = m.Problem
-		}
 	}
-	s.Policies = len(selecting)
-
-	problems := slices.Concat(
-		sentences(pods, policy.Name.Compare, "policies of pod %s: %s"),
-		sentences(plan.Problems, policy.Name.Compare,
-			"NetworkPolicy %s denies everything that it isolates: %s"),
-		sentences(plan.ClusterProblems, strings.Compare,
-			"ClusterNetworkPolicy %s denies more than is written: %s"))
-	slices.Sort(problems)
+	problems := problemsOf(plan)
 	if err != nil {
 		problems = append(problems, fmt.Sprintf("NetworkPolicy: %v", err))
 	}
 
-	old := k.shown.Load().problems
+	old := map[string]bool{}
+	for _, p := range k.shown.Load().problems {
+		old[p] = true
+	}
 	k.publish(func(f *inForce) { f.status, f.problems, f.failed = s, problems, err })
 	for _, p := range problems {
-		if !slices.Contains(old, p) {
+		if !old[p] {
 			k.log.Warn("new problem of the node", "problem", p)
 		}
 	}
 }
 
-// maxProblems bounds the sentences about problems of one kind, because tenants write policies.
-const maxProblems = 32
+// maxProblems bounds the problems about the policies of one namespace.
+const maxProblems = 16
 
-// sentences returns a sentence of a form for each of the first problems, and one that counts the
-// others.
-func sentences[K comparable](problems map[K]string, compare func(a, b K) int,
-	form string) (out []string) {
-	count, first := least(maps.Keys(problems), maxProblems, compare)
-	for _, k := range first {
-		out = append(out, fmt.Sprintf(form, k, problems[k]))
+// problemsOf returns the problems of a plan, sorted. It names the first of each namespace.
+func problemsOf(plan *policy.Plan) (problems []string) {
+	by := map[string][]string{}
+	for key, m := range plan.Members {
+		if m.Problem != "" {
+			by[key.Namespace] = append(by[key.Namespace],
+				fmt.Sprintf("policies of pod %s: %s", key.Name, m.Problem))
+		}
 	}
-	if more := count - len(first); more > 0 {
-		out = append(out, fmt.Sprintf("%d more problems like this one: %s", more, out[0]))
+	for name, problem := range plan.Problems {
+		by[name.Namespace] = append(by[name.Namespace],
+			fmt.Sprintf("NetworkPolicy %s denies everything that it isolates: %s", name, problem))
 	}
-	return out
+
+	for namespace, of := range by {
+		slices.Sort(of)
+		if more := len(of) - maxProblems; more > 0 {
+			of = append(of[:maxProblems], fmt.Sprintf("policies of namespace %s: %d more problems: "+
+				"see veilctl policy list", namespace, more))
+		}
+		problems = append(problems, of...)
+	}
+	for name, problem := range plan.ClusterProblems {
+		problems = append(problems,
+			fmt.Sprintf("ClusterNetworkPolicy %s denies more than is written: %s", name, problem))
+	}
+	slices.Sort(problems)
+	return problems
 }
 
 // notEnforced counts policies that deny more than is written, by kind.

@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -139,5 +140,20 @@ func TestStatusNamesEachPolicyThatDeniesMoreThanIsWritten(t *testing.T) {
 	n.step()
 	if s := n.Status(); len(n.Problems()) > 0 || s.NotEnforced["ClusterNetworkPolicy"] != 0 {
 		t.Errorf("as written again: %+v", s)
+	}
+}
+
+// A tenant with many policies does not make the problems of a node longer than a bound, nor hides
+// those of others.
+func TestProblemsOfOneNamespaceAreBounded(t *testing.T) {
+	plan := &policy.Plan{Problems: map[policy.Name]string{{Namespace: "shop", Name: "web"}: "why"}}
+	for i := range 100 {
+		plan.Problems[policy.Name{Namespace: "evil", Name: fmt.Sprint("p", i)}] = "why"
+	}
+	got := problemsOf(plan)
+	text := strings.Join(got, "\n")
+	if len(got) != maxProblems+2 || !strings.Contains(text, "shop/web") ||
+		!strings.Contains(text, fmt.Sprint("namespace evil: ", 100-maxProblems, " more")) {
+		t.Errorf("%d problems:\n%s", len(got), text)
 	}
 }

@@ -190,12 +190,22 @@ func TestTraceSeesThatTheKernelDiffers(t *testing.T) {
 	}
 }
 
+// revisionsOf returns the revisions of policies, as a list has them.
+func revisionsOf(all ...policy.Policy) policy.Revisions {
+	listed := policy.Revisions{}
+	for _, p := range all {
+		listed[policy.Ref{Kind: policy.KindNetworkPolicy, Namespace: p.Namespace,
+			Name: p.Name.Name}] = p.Object
+	}
+	return listed
+}
+
 func TestProgressSaysWhatIsMissing(t *testing.T) {
 	n := newNode(t)
 	n.put("server", map[string]string{"app": "server"})
 	missing := func(want string, listed ...policy.Policy) {
 		t.Helper()
-		p := n.Progress(policy.Policies{Namespaced: listed})
+		p := n.Progress(revisionsOf(listed...))
 		if p.Enforced != (want == "") || !strings.Contains(strings.Join(p.Missing, "; "), want) {
 			t.Errorf("progress %+v, want missing %q", p, want)
 		}
@@ -211,7 +221,7 @@ func TestProgressSaysWhatIsMissing(t *testing.T) {
 	n.step()
 	missing("", denyAll)
 	changed := denyAll
-	changed.Isolates = [2]bool{true, true}
+	changed.Object.Generation++
 	missing("a change of shop/deny", changed)
 
 	// A new pod does not make policies count as missing.
@@ -234,7 +244,7 @@ func TestProgressToARevisionSaysWhatIsMissing(t *testing.T) {
 
 	missing("not listed", "r")
 	n.listed()
-	none := n.Progress(policy.Policies{}).Revision
+	none := n.Progress(nil).Revision
 	missing("", none)
 	n.PutPolicy(denyAll)
 	missing("was not received", none)
@@ -242,7 +252,7 @@ func TestProgressToARevisionSaysWhatIsMissing(t *testing.T) {
 	missing("veild is putting", told)
 	n.step()
 	missing("", told)
-	p := n.Progress(policy.Policies{Namespaced: []policy.Policy{denyAll}})
+	p := n.Progress(revisionsOf(denyAll))
 	if again := n.ProgressTo(told); told == none || p.Revision != told || again.Policies != 1 {
 		t.Errorf("by a list %+v, by revision %+v", p, again)
 	}
@@ -272,11 +282,12 @@ func TestClusterPolicyIsInForceAndNamed(t *testing.T) {
 		s.Plan != "policy_admin" || !strings.Contains(s.Why, "guests denies it") {
 		t.Errorf("trace %+v, want a denial by policy guests", got)
 	}
-	if p := n.Progress(policy.Policies{}); p.Enforced || len(p.Missing) != 1 ||
+	if p := n.Progress(nil); p.Enforced || len(p.Missing) != 1 ||
 		!strings.Contains(p.Missing[0], "the deletion of ClusterNetworkPolicy guests") {
 		t.Errorf("progress %+v, want a missing deletion", p)
 	}
-	if p := n.Progress(policy.Policies{Cluster: []policy.ClusterPolicy{deny}}); !p.Enforced {
+	listed := policy.Revisions{{Kind: policy.KindClusterNetworkPolicy, Name: deny.Name}: deny.Object}
+	if p := n.Progress(listed); !p.Enforced {
 		t.Errorf("progress %+v, want enforced", p)
 	}
 

@@ -23,11 +23,12 @@ type Progress struct {
 // maxMissing bounds the sentences of a Progress.
 const maxMissing = 10
 
-// Progress compares a list of all policies, as the API server has it now, with what is in force.
-func (k *Keeper) Progress(listed policy.Policies) Progress {
+// Progress compares the revisions of all policies, as the API server has them now, with what is in
+// force.
+func (k *Keeper) Progress(listed policy.Revisions) Progress {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	p := Progress{Node: k.node, Policies: listed.Len()}
+	p := Progress{Node: k.node, Policies: len(listed)}
 	if problem := k.notKnownLocked(); problem != "" {
 		p.Missing = []string{problem}
 		return p

@@ -2,10 +2,12 @@ package planner
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"slices"
-	"strconv"
 
+	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
 )
 
@@ -26,8 +28,9 @@ const (
 
 // use describes the policies that select a member.
 type use struct {
-	// selected holds the serials of the policies; lines is the number of their lines and ranges.
-	selected string
+	// selected is a hash of the serials of the policies; lines is the number of their lines and
+	// ranges.
+	selected [sha256.Size]byte
 	lines    int
 	// memo is the key of the member's chains.
 	memo string
@@ -35,16 +38,29 @@ type use struct {
 
 // weigh counts the lines of the policies that select each dirty pod.
 func (p *Planner) weigh() {
+	for namespace := range p.dirtyIn {
+		delete(p.toldOf, namespace)
+		for name, pod := range p.podsByNS[namespace] {
+			if pod.Node == p.node {
+				p.dirty[name] = true
+			}
+		}
+	}
+	clear(p.dirtyIn)
+
 	for name := range p.dirty {
+		delete(p.toldOf, name.Namespace)
 		pod := p.pods[name]
 		if pod == nil || !p.isSubject(pod) {
 			continue
 		}
 		u := use{memo: p.uses[pod.Key()].memo}
+		var serials []byte
 		for _, c := range p.selecting(pod) {
-			u.selected += strconv.FormatUint(c.Serial, 10) + " "
+			serials = binary.AppendUvarint(serials, c.Serial)
 			u.lines += c.LineCount()
 		}
+		u.selected = sha256.Sum256(serials)
 		p.uses[pod.Key()] = u
 	}
 }
@@ -55,9 +71,13 @@ func (p *Planner) weigh() {
 // forgive.
 func (p *Planner) budget() (denied bool) {
 	lines, total := map[string]int{}, 0
-	seen := map[string]bool{}
+	type pods struct {
+		namespace string
+		selected  [sha256.Size]byte
+	}
+	seen := map[pods]bool{}
 	for key, u := range p.uses {
-		if id := key.Namespace + " " + u.selected; !seen[id] {
+		if id := (pods{key.Namespace, u.selected}); !seen[id] {
 			seen[id] = true
 			lines[key.Namespace] += u.lines
 			total += u.lines
@@ -71,8 +91,9 @@ func (p *Planner) budget() (denied bool) {
 		problem := fmt.Sprintf("the policies of the namespace have %d lines on this node, more than "+
 			"%d: write fewer or smaller policies", n, MaxNamespaceLines)
 		// A policy may be in several chains, so the rest is counted again.
+		q := p.denialQueue((*compile.Namespaced).LineCount, problem)
 		for took := -1; n > MaxNamespaceLines && took != 0; n -= took {
-			took = p.denyLargest(namespace, (*compile.Namespaced).LineCount, problem)
+			took = q.denyLargest(namespace)
 			denied = denied || took > 0
 		}
 	}
@@ -82,9 +103,10 @@ func (p *Planner) budget() (denied bool) {
 
 	problem := fmt.Sprintf("the policies of all namespaces have more than %d lines on this node, "+
 		"and this namespace has the most: write fewer or smaller policies", MaxNodeLines)
+	q := p.denialQueue((*compile.Namespaced).LineCount, problem)
 	for took := -1; total > MaxNodeLines && took != 0; total -= took {
 		namespace := largest(lines)
-		took = p.denyLargest(namespace, (*compile.Namespaced).LineCount, problem)
+		took = q.denyLargest(namespace)
 		lines[namespace] -= took
 		denied = denied || took > 0
 	}
@@ -112,8 +134,9 @@ func (p *Planner) budgetElements(most int) (denied bool) {
 	}
 	problem := fmt.Sprintf("the peers of all policies have more than %d addresses on this node, "+
 		"and this namespace has the most: select fewer peers", MaxElements)
+	q, namespace := p.denialQueue(size, problem), largest(elements)
 	for range most {
-		if p.denyLargest(largest(elements), size, problem) == 0 {
+		if q.denyLargest(namespace) == 0 {
 			break
 		}
 		denied = true
@@ -131,39 +154,68 @@ func largest(sizes map[string]int) (namespace string) {
 	return namespace
 }
 
+// denialQueue makes policies deny, the largest of a namespace first. It sorts the policies of a
+// namespace once.
+type denialQueue struct {
+	planner *Planner
+	size    func(*compile.Namespaced) int
+	problem string
+	// left are the policies of a namespace that do not deny yet, by namespace.
+	left map[string][]sizedPolicy
+}
+
+type sizedPolicy struct {
+	name string
+	size int
+}
+
+// denialQueue returns a queue for policies by size. problem is the reason why they will deny.
+func (p *Planner) denialQueue(size func(*compile.Namespaced) int, problem string) *denialQueue {
+	return &denialQueue{p, size, problem, map[string][]sizedPolicy{}}
+}
+
 // denyLargest makes the largest policy of a namespace deny everything in the directions that it
-// isolates. It returns the policy's size; 0 means that no policy has a size above 0.
-func (p *Planner) denyLargest(namespace string, size func(*compile.Namespaced) int,
-	problem string) int {
-	var all []*compile.Namespaced
-	for _, c := range p.policies[namespace] {
-		if size(c) > 0 {
-			all = append(all, c)
+// isolates. Of several, it takes the first by name. It returns the policy's size; 0 means that no
+// policy has a size above 0.
+func (q *denialQueue) denyLargest(namespace string) int {
+	left, sorted := q.left[namespace]
+	if !sorted {
+		for _, c := range q.planner.ordered(namespace) {
+			if n := q.size(c); n > 0 {
+				left = append(left, sizedPolicy{c.Policy.Name.Name, n})
+			}
 		}
+		slices.SortStableFunc(left, func(a, b sizedPolicy) int { return cmp.Compare(b.size, a.size) })
+		q.left[namespace] = left
 	}
-	if len(all) == 0 {
+	if len(left) == 0 {
 		return 0
 	}
-	c := slices.MinFunc(all, func(a, b *compile.Namespaced) int {
-		return cmp.Or(cmp.Compare(size(b), size(a)),
-			cmp.Compare(a.Policy.Name.Name, b.Policy.Name.Name))
-	})
 
+	q.left[namespace] = left[1:]
+	q.planner.deny(policy.Name{Namespace: namespace, Name: left[0].name}, q.problem)
+	return left[0].size
+}
+
+// deny makes a policy deny everything in the directions that it isolates.
+func (p *Planner) deny(name policy.Name, problem string) {
 	p.serial++
-	p.policies[namespace][c.Policy.Name.Name] = &compile.Namespaced{Policy: c.Policy,
-		Serial: p.serial,
-		Sets:   map[string]*compile.Definition{}, Problem: problem, Over: true}
-	p.dirtyAll(namespace)
-	return size(c)
+	of := p.policies[name.Namespace]
+	of[name.Name] = &compile.Namespaced{Policy: of[name.Name].Policy, Serial: p.serial,
+		Sets: map[string]*compile.Definition{}, Problem: problem, Over: true}
+	p.over[name.Namespace] = append(p.over[name.Namespace], name.Name)
+	p.dirtyAll(name.Namespace)
 }
 
 // forgive resets the policies of a namespace that deny because of a budget. They are then judged
 // again.
 func (p *Planner) forgive(namespace string) {
-	for name, c := range p.policies[namespace] {
-		if c.Over {
+	of := p.policies[namespace]
+	for _, name := range p.over[namespace] {
+		if c := of[name]; c != nil && c.Over {
 			p.serial++
-			p.policies[namespace][name] = &compile.Namespaced{Policy: c.Policy, Serial: p.serial}
+			of[name] = &compile.Namespaced{Policy: c.Policy, Serial: p.serial}
 		}
 	}
+	delete(p.over, namespace)
 }

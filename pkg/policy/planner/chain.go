@@ -12,19 +12,18 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
 )
 
-// memo holds the results of chainsOf.
+// memo is the result of chainsOf: the names of the chains of a pod and of its NetworkPolicies.
+// problem is the reason why a direction denies everything; "" means that no direction does.
 type memo struct {
-	chains  [2]string
-	problem string
+	chains   [2]string
+	policies []policy.Name
+	problem  string
 }
 
-// chainsOf returns the names of the chains of a pod that policies select, and stores the chains.
-// The second result is the reason why a direction denies everything; "" means that no direction
-// does. Pods that the same policies select usually share chains. So chainsOf keeps its results as
-// long as a pod uses them.
+// chainsOf returns the chains of a pod that policies select, and stores them. Pods that the same
+// policies select usually share chains. So chainsOf keeps its results as long as a pod uses them.
 func (p *Planner) chainsOf(pod *policy.Pod, selecting []*compile.Namespaced,
-	cluster []*compile.Cluster) ([2]string,
-	string) {
+	cluster []*compile.Cluster) memo {
 	text := &strings.Builder{}
 	for _, c := range selecting {
 		fmt.Fprintf(text, "%d ", c.Serial)
@@ -35,17 +34,18 @@ func (p *Planner) chainsOf(pod *policy.Pod, selecting []*compile.Namespaced,
 		fmt.Fprintf(text, "%d ", c.Serial)
 	}
 	fmt.Fprintf(text, "%v %t %v", pod.Ports, pod.Excess, doubts)
-	key := text.String()
+	key := compile.ID(text.String())
 	use := p.uses[pod.Key()]
 	use.memo = key
 	p.uses[pod.Key()] = use
 	if known, has := p.memo[key]; has {
-		return known.chains, known.problem
+		return known
 	}
 
 	var by [2]judged
 	var made memo
 	for _, c := range selecting {
+		made.policies = append(made.policies, c.Policy.Name)
 		doubt := pod.Excess && len(c.Subjects()) > 0
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 			if c.Policy.Isolates[d] {
@@ -70,7 +70,7 @@ func (p *Planner) chainsOf(pod *policy.Pod, selecting []*compile.Namespaced,
 		}
 	}
 	p.memo[key] = made
-	return made.chains, made.problem
+	return made
 }
 
 // chain returns the name of the chain of these lines, and stores the chain.

@@ -26,6 +26,7 @@ func (p *Planner) Copy() *Planner {
 			of := &compile.Namespaced{Policy: c.Policy, Serial: q.serial}
 			if c.Over { // It denies until a policy of its namespace changes.
 				of.Over, of.Problem, of.Sets = true, c.Problem, c.Sets
+				q.over[namespace] = append(q.over[namespace], name)
 			}
 			q.policies[namespace][name] = of
 		}

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,49 +10,118 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// denials returns the policies that select a pod of this node and cannot be enforced as they are
-// written, sorted by name.
-func (p *Planner) denials() []policy.Denial {
-	by := map[policy.Name]string{}
-	for _, key := range slices.SortedFunc(maps.Keys(p.members), func(a, b policy.Key) int {
-		return strings.Compare(a.Name.String(), b.Name.String())
-	}) {
-		m := p.members[key]
-		large := ""
-		if m.Problem != "" {
-			large = fmt.Sprintf("pod %s: %s", key.Name, m.Problem)
+// told holds the parts of a Plan that describe problems of policies.
+type told struct {
+	problems        map[policy.Name]string
+	clusterProblems map[string]string
+	denials         []policy.Denial
+	// selecting is the number of NetworkPolicies that select a pod of this node.
+	selecting int
+}
+
+// tell returns the problems of the policies that select a pod of this node. A policy may select
+// many pods, so it looks only at the NetworkPolicies of namespaces that changed.
+func (p *Planner) tell() *told {
+	all := p.clusterTold()
+	changed := map[string][]policy.Key{}
+	for key := range p.members {
+		if p.toldOf[key.Namespace] == nil {
+			changed[key.Namespace] = append(changed[key.Namespace], key)
 		}
+	}
+	for namespace, keys := range changed {
+		p.toldOf[namespace] = p.namespaceTold(namespace, keys)
+	}
+
+	for _, of := range p.toldOf {
+		maps.Copy(all.problems, of.problems)
+		all.denials = append(all.denials, of.denials...)
+		all.selecting += of.selecting
+	}
+	slices.SortFunc(all.denials, func(a, b policy.Denial) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace),
+			strings.Compare(a.Name.Name, b.Name.Name))
+	})
+	return all
+}
+
+// namespaceTold returns the problems of the NetworkPolicies of a namespace. keys are its members.
+func (p *Planner) namespaceTold(namespace string, keys []policy.Key) *told {
+	of := &told{problems: map[policy.Name]string{}}
+	// The text of a policy is the reason why it denies more than is written, or empty.
+	texts := map[policy.Name]string{}
+	for _, m := range p.byName(keys) {
 		for _, name := range m.Policies {
-			text := large
-			if c := p.policies[name.Namespace][name.Name]; c != nil && c.Problem != "" {
-				text = "it denies everything that it isolates: " + c.Problem
+			if text, seen := texts[name]; seen && (text != "" || m.large == "") {
+				continue
 			}
-			if text != "" && by[name] == "" {
-				by[name] = text
-			}
-		}
-		for _, name := range m.ClusterPolicies {
-			text := large
-			if c := p.cluster[name]; c != nil && c.Problem != "" {
-				text = c.Problem
-			}
-			if n := (policy.Name{Name: name}); text != "" && by[n] == "" {
-				by[n] = text
+			texts[name] = m.large
+			if c := p.policies[namespace][name.Name]; c != nil && c.Problem != "" {
+				of.problems[name] = c.Problem
+				texts[name] = "it denies everything that it isolates: " + c.Problem
 			}
 		}
 	}
 
-	var out []policy.Denial
-	for _, name := range slices.SortedFunc(maps.Keys(by), func(a, b policy.Name) int {
-		return strings.Compare(a.String(), b.String())
-	}) {
-		d := policy.Denial{Name: name, Problem: by[name]}
-		if c := p.policies[name.Namespace][name.Name]; c != nil {
-			d.Object = c.Policy.Object
-		} else if c := p.cluster[name.Name]; name.Namespace == "" && c != nil {
-			d.Object = c.Policy.Object
+	of.selecting = len(texts)
+	for name, text := range texts {
+		if c := p.policies[namespace][name.Name]; c != nil && text != "" {
+			of.denials = append(of.denials,
+				policy.Denial{Name: name, Object: c.Policy.Object, Problem: text})
 		}
-		out = append(out, d)
+	}
+	return of
+}
+
+// clusterTold returns the problems of the ClusterNetworkPolicies.
+func (p *Planner) clusterTold() *told {
+	of := &told{problems: map[policy.Name]string{}, clusterProblems: map[string]string{}}
+	if len(p.cluster) == 0 {
+		return of
+	}
+	keys := make([]policy.Key, 0, len(p.members))
+	for key := range p.members {
+		keys = append(keys, key)
+	}
+	texts := map[string]string{}
+	for _, m := range p.byName(keys) {
+		for _, name := range m.ClusterPolicies {
+			if texts[name] != "" {
+				continue
+			}
+			texts[name] = m.large
+			if c := p.cluster[name]; c != nil && c.Problem != "" {
+				of.clusterProblems[name], texts[name] = c.Problem, c.Problem
+			}
+		}
+	}
+
+	for name, text := range texts {
+		if c := p.cluster[name]; c != nil && text != "" {
+			of.denials = append(of.denials, policy.Denial{Name: policy.Name{Name: name},
+				Object: c.Policy.Object, Problem: text})
+		}
+	}
+	return of
+}
+
+// problemMember is a member. large names the pod and its problem, or is empty.
+type problemMember struct {
+	*policy.Member
+	large string
+}
+
+// byName returns the members with these keys, sorted by the names of their pods.
+func (p *Planner) byName(keys []policy.Key) []problemMember {
+	slices.SortFunc(keys, func(a, b policy.Key) int {
+		return strings.Compare(a.Name.String(), b.Name.String())
+	})
+	out := make([]problemMember, len(keys))
+	for i, key := range keys {
+		out[i].Member = p.members[key]
+		if problem := out[i].Problem; problem != "" {
+			out[i].large = fmt.Sprintf("pod %s: %s", key.Name, problem)
+		}
 	}
 	return out
 }

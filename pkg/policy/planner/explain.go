@@ -3,7 +3,6 @@ package planner
 import (
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -219,43 +218,6 @@ func (p *Planner) deciderOf(plan *policy.Plan, m *policy.Member, pod *policy.Pod
 		}
 	}
 	return decider{action: policy.Pass}
-}
-
-// Compare returns how the policies that were put differ from a list of all: one sentence per
-// policy, sorted.
-func (p *Planner) Compare(listed policy.Policies) (differ []string) {
-	put := map[string]any{}
-	for _, of := range p.policies {
-		for _, c := range of {
-			put[c.Policy.Name.String()] = c.Policy
-		}
-	}
-	for name, c := range p.cluster {
-		put[clusterName(name)] = c.Policy
-	}
-	all := map[string]any{}
-	for _, l := range listed.Namespaced {
-		all[l.Name.String()] = l
-	}
-	for _, l := range listed.Cluster {
-		all[clusterName(l.Name)] = l
-	}
-
-	for name, l := range all {
-		switch has, known := put[name]; {
-		case !known:
-			differ = append(differ, name+" was not received yet")
-		case !reflect.DeepEqual(has, l):
-			differ = append(differ, "a change of "+name+" was not received yet")
-		}
-	}
-	for name := range put {
-		if _, is := all[name]; !is {
-			differ = append(differ, "the deletion of "+name+" was not received yet")
-		}
-	}
-	slices.Sort(differ)
-	return differ
 }
 
 // clusterName returns the name of a ClusterNetworkPolicy in a list with policies of namespaces.

@@ -22,8 +22,12 @@ type Planner struct {
 	// other pods of an address that several pods have.
 	claims map[netip.Addr]*policy.Pod
 	shared map[netip.Addr]map[policy.Name]*policy.Pod
-	// policies holds the NetworkPolicies by namespace and name.
+	// policies holds the NetworkPolicies by namespace and name. sorted holds those of a namespace by
+	// name, until the next change of a policy there. over holds the names of the policies that deny
+	// because of a budget.
 	policies map[string]map[string]*compile.Namespaced
+	sorted   map[string][]*compile.Namespaced
+	over     map[string][]string
 	// cluster holds the ClusterNetworkPolicies, and order holds them in the order of evaluation.
 	cluster map[string]*compile.Cluster
 	order   []*compile.Cluster
@@ -31,10 +35,12 @@ type Planner struct {
 	attached map[policy.Key][]netip.Addr
 
 	members map[policy.Key]*policy.Member
-	// dirty holds the names of this node's pods whose Member must be made again.
-	dirty  map[policy.Name]bool
-	groups map[string]*policy.Group
-	chains map[string]*policy.Chain
+	// dirty holds the names of this node's pods whose Member must be made again. dirtyIn holds the
+	// namespaces all of whose pods are dirty.
+	dirty   map[policy.Name]bool
+	dirtyIn map[string]bool
+	groups  map[string]*policy.Group
+	chains  map[string]*policy.Chain
 	// peers holds the names of the sets in which each chain looks up packets. lookedUp counts the
 	// chains of each set.
 	peers    map[string][]string
@@ -67,19 +73,14 @@ type Planner struct {
 	inside    []policy.Range
 	// stale reports whether policies changed since the last Plan.
 	stale bool
-	// told holds the problems of the last Plan. Nil means that they must be collected again.
-	told *told
+	// told holds the problems of the last Plan. Nil means that they must be collected again. toldOf
+	// holds its parts about the NetworkPolicies of each namespace that did not change since.
+	told   *told
+	toldOf map[string]*told
 	// chainsTold, groupsTold and membersTold are the maps of the last Plan.
 	chainsTold  map[string]*policy.Chain
 	groupsTold  map[string]*policy.Group
 	membersTold map[policy.Key]*policy.Member
-}
-
-// told holds the parts of a Plan that describe problems of policies.
-type told struct {
-	problems        map[policy.Name]string
-	clusterProblems map[string]string
-	denials         []policy.Denial
 }
 
 // New returns a Planner for the node of that name.
@@ -89,6 +90,8 @@ func New(node string) *Planner {
 		podsByNS: map[string]map[policy.Name]*policy.Pod{}, claims: map[netip.Addr]*policy.Pod{},
 		shared:   map[netip.Addr]map[policy.Name]*policy.Pod{},
 		policies: map[string]map[string]*compile.Namespaced{},
+		sorted:   map[string][]*compile.Namespaced{}, over: map[string][]string{},
+		dirtyIn: map[string]bool{}, toldOf: map[string]*told{},
 		attached: map[policy.Key][]netip.Addr{},
 		members:  map[policy.Key]*policy.Member{}, dirty: map[policy.Name]bool{},
 		groups:  map[string]*policy.Group{},
@@ -155,6 +158,7 @@ func (p *Planner) PutPod(pod policy.Pod) {
 // forget removes a pod of this node from the members.
 func (p *Planner) forget(pod *policy.Pod) {
 	delete(p.uses, pod.Key())
+	delete(p.toldOf, pod.Namespace)
 	if p.members[pod.Key()] != nil {
 		delete(p.members, pod.Key())
 		p.stale = true
@@ -218,6 +222,7 @@ func (p *Planner) PutPolicy(policy policy.Policy) {
 	}
 	if old := of[policy.Name.Name]; old != nil {
 		old.Policy.Object, p.told = policy.Object, nil
+		delete(p.toldOf, policy.Namespace)
 		if reflect.DeepEqual(old.Policy, policy) {
 			return
 		}
@@ -240,12 +245,8 @@ func (p *Planner) DeletePolicy(name policy.Name) {
 
 // dirtyAll marks the members of a namespace to be made again.
 func (p *Planner) dirtyAll(namespace string) {
-	p.stale = true
-	for name, pod := range p.podsByNS[namespace] {
-		if pod.Node == p.node {
-			p.dirty[name] = true
-		}
-	}
+	p.stale, p.dirtyIn[namespace] = true, true
+	delete(p.sorted, namespace)
 }
 
 // Plan returns what the node must enforce now.
@@ -257,7 +258,7 @@ func (p *Planner) Plan() *policy.Plan {
 		sets = p.arrange(true)
 	}
 	if regrouped || p.told == nil {
-		p.told = &told{p.problems(), p.clusterProblems(), p.denials()}
+		p.told = p.tell()
 	}
 	p.stale = false
 
@@ -270,7 +271,7 @@ func (p *Planner) Plan() *policy.Plan {
 		Groups: p.groupsTold, Members: p.membersTold,
 		Problems: p.told.problems, ClusterProblems: p.told.clusterProblems, Own: p.own,
 		Options: p.options, Denials: p.told.denials, NodeAddrs: p.nodeAddrs,
-		Inside: p.inside,
+		Inside: p.inside, Selecting: p.told.selecting,
 	}
 	return plan
 }
@@ -342,18 +343,15 @@ func (p *Planner) regroup(pod *policy.Pod) {
 		return
 	}
 
-	m := &policy.Member{Addrs: p.attached[pod.Key()]}
-	selecting := p.selecting(pod)
-	for _, c := range selecting {
-		m.Policies = append(m.Policies, c.Policy.Name)
-	}
 	cluster := p.clusterSelecting(pod)
+	made := p.chainsOf(pod, p.selecting(pod), cluster)
+	m := &policy.Member{Addrs: p.attached[pod.Key()], Policies: made.policies,
+		Problem: made.problem}
 	for _, c := range cluster {
 		m.ClusterPolicies = append(m.ClusterPolicies, c.Policy.Name)
 	}
 
-	g := policy.Group{}
-	g.Chains, m.Problem = p.chainsOf(pod, selecting, cluster)
+	g := policy.Group{Chains: made.chains}
 	g.Name = "g" + compile.ID(g.Chains[policy.Ingress]+" "+g.Chains[policy.Egress])
 	if p.groups[g.Name] == nil {
 		p.groups[g.Name] = &g
@@ -371,27 +369,25 @@ func (p *Planner) isSubject(pod *policy.Pod) bool {
 
 // selecting returns the NetworkPolicies that select a pod, sorted.
 func (p *Planner) selecting(pod *policy.Pod) (out []*compile.Namespaced) {
-	for _, c := range p.policies[pod.Namespace] {
+	for _, c := range p.ordered(pod.Namespace) {
 		if pod.Excess || c.Subjects().Matches(pod.Labels) {
 			c.Compile()
 			out = append(out, c)
 		}
 	}
-	slices.SortFunc(out, func(a, b *compile.Namespaced) int {
-		return strings.Compare(a.Policy.Name.Name, b.Policy.Name.Name)
-	})
 	return out
 }
 
-// problems returns the problems of the policies that select a pod of this node.
-func (p *Planner) problems() map[policy.Name]string {
-	all := map[policy.Name]string{}
-	for _, m := range p.members {
-		for _, name := range m.Policies {
-			if c := p.policies[name.Namespace][name.Name]; c != nil && c.Problem != "" {
-				all[name] = c.Problem
-			}
-		}
+// ordered returns the NetworkPolicies of a namespace, sorted by name. The caller must not change
+// the result.
+func (p *Planner) ordered(namespace string) []*compile.Namespaced {
+	all := p.sorted[namespace]
+	if all == nil && len(p.policies[namespace]) > 0 {
+		all = slices.SortedFunc(maps.Values(p.policies[namespace]),
+			func(a, b *compile.Namespaced) int {
+				return strings.Compare(a.Policy.Name.Name, b.Policy.Name.Name)
+			})
+		p.sorted[namespace] = all
 	}
 	return all
 }

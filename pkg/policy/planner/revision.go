@@ -18,13 +18,8 @@ func (p *Planner) Revision() string {
 	add := func(name string, o policy.Object) {
 		lines = append(lines, fmt.Sprintf("%q %q %d", name, o.UID, o.Generation))
 	}
-	for _, of := range p.policies {
-		for _, c := range of {
-			add(c.Policy.Name.String(), c.Policy.Object)
-		}
-	}
-	for name, c := range p.cluster {
-		add(clusterName(name), c.Policy.Object)
+	for ref, o := range p.revisions() {
+		add(refWords(ref), o)
 	}
 
 	slices.Sort(lines)
@@ -39,4 +34,56 @@ func (p *Planner) Count() int {
 		n += len(of)
 	}
 	return n
+}
+
+// revisions returns the revisions of the policies that were put.
+func (p *Planner) revisions() policy.Revisions {
+	all := policy.Revisions{}
+	for namespace, of := range p.policies {
+		for name, c := range of {
+			all[policy.Ref{Kind: policy.KindNetworkPolicy, Namespace: namespace,
+				Name: name}] = c.Policy.Object
+		}
+	}
+	for name, c := range p.cluster {
+		all[policy.Ref{Kind: policy.KindClusterNetworkPolicy, Name: name}] = c.Policy.Object
+	}
+	return all
+}
+
+// refWords returns how sentences name a policy.
+func refWords(r policy.Ref) string {
+	if r.Kind == policy.KindClusterNetworkPolicy {
+		return clusterName(r.Name)
+	}
+	return policy.Name{Namespace: r.Namespace, Name: r.Name}.String()
+}
+
+// Compare returns how the policies that were put differ from the revisions of all policies: one
+// sentence per policy, sorted. A policy whose content exceeded a bound counts as put. So do all
+// policies of a namespace that policy.AllOfNamespace replaces.
+func (p *Planner) Compare(listed policy.Revisions) (differ []string) {
+	put := p.revisions()
+	replaced := func(r policy.Ref) bool {
+		_, is := put[policy.Ref{Kind: policy.KindNetworkPolicy, Namespace: r.Namespace,
+			Name: policy.AllOfNamespace}]
+		return is && r.Kind == policy.KindNetworkPolicy
+	}
+	for ref, object := range listed {
+		switch has, known := put[ref]; {
+		case replaced(ref):
+		case !known:
+			differ = append(differ, refWords(ref)+" was not received yet")
+		case has != object:
+			differ = append(differ, "a change of "+refWords(ref)+" was not received yet")
+		}
+	}
+
+	for ref := range put {
+		if _, is := listed[ref]; !is && !replaced(ref) {
+			differ = append(differ, "the deletion of "+refWords(ref)+" was not received yet")
+		}
+	}
+	slices.Sort(differ)
+	return differ
 }

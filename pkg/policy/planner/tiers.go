@@ -176,17 +176,3 @@ func firstOfEach(lines []policy.Line) (out []policy.Line) {
 	}
 	return out
 }
-
-// clusterProblems returns the problems of the ClusterNetworkPolicies that select a pod of this
-// node.
-func (p *Planner) clusterProblems() map[string]string {
-	all := map[string]string{}
-	for _, m := range p.members {
-		for _, name := range m.ClusterPolicies {
-			if c := p.cluster[name]; c != nil && c.Problem != "" {
-				all[name] = c.Problem
-			}
-		}
-	}
-	return all
-}
