@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -42,10 +43,11 @@ const (
 	protoPortTo                    = 3           // CTA_PROTO_DST_PORT
 )
 
-// Connections is a list of tracked connections that FindConnections read.
+// Connections is a list of tracked connections that FindConnections or FindSome read.
 type Connections struct {
 	conn    *nfnl.Conn
 	entries []entry
+	more    bool
 }
 
 // entry is a tracked connection and the attributes that identify it: the tuple of the original
@@ -59,9 +61,22 @@ type entry struct {
 // namespace of c. After an error, the caller must close c, which may hold answers that were not
 // read.
 func FindConnections(c *nfnl.Conn, match func(Connection) bool) (*Connections, error) {
+	return FindSome(c, math.MaxInt, match)
+}
+
+// FindSome is FindConnections for the first connections, at most most. Each takes about 200 bytes.
+func FindSome(c *nfnl.Conn, most int, match func(Connection) bool) (*Connections, error) {
 	found := &Connections{conn: c}
-	err := dumpConnections(c, func() { found.entries = nil }, func(attributes []byte) error {
-		if e, ok := readEntry(attributes, match); ok {
+	some := func(c Connection) bool {
+		if found.more || !match(c) {
+			return false
+		}
+		found.more = len(found.entries) >= most
+		return !found.more
+	}
+	begin := func() { found.entries, found.more = nil, false }
+	err := dumpConnections(c, begin, func(attributes []byte) error {
+		if e, ok := readEntry(attributes, some); ok {
 			found.entries = append(found.entries, e)
 		}
 		return nil
@@ -91,6 +106,20 @@ func dumpConnections(c *nfnl.Conn, begin func(), each func(attributes []byte) er
 // Keep removes from c the connections for which match returns false.
 func (c *Connections) Keep(match func(Connection) bool) {
 	c.entries = slices.DeleteFunc(c.entries, func(e entry) bool { return !match(e.Connection) })
+}
+
+// More reports whether more connections matched than FindSome kept.
+func (c *Connections) More() bool { return c.more }
+
+// Len returns the number of connections in c.
+func (c *Connections) Len() int { return len(c.entries) }
+
+// Cut removes the first n connections from c, or all if there are fewer, and returns them.
+func (c *Connections) Cut(n int) *Connections {
+	n = min(n, len(c.entries))
+	piece := &Connections{conn: c.conn, entries: c.entries[:n:n]}
+	c.entries = c.entries[n:]
+	return piece
 }
 
 // All returns an iterator over the connections in c.

@@ -45,7 +45,25 @@ func (k *Keeper) Problems() []string {
 		problems = append(problems, fmt.Sprintf("%d new pods are mute until policies and namespaces "+
 			"can be read again", n))
 	}
-	return problems
+	return append(problems, k.reopenedLocked()...)
+}
+
+// reopenedLocked names the pods of which too many flows were revoked at once.
+func (k *Keeper) reopenedLocked() (problems []string) {
+	plan := k.shown.Load().plan
+	if plan == nil {
+		return nil
+	}
+	for _, a := range k.revoker.Beyond() {
+		for key, m := range plan.Members {
+			if slices.Contains(m.Addrs, a) {
+				problems = append(problems, fmt.Sprintf("pod %s: so many of its flows of UDP and SCTP "+
+					"were revoked at once that late answers may open some of them again", key.Name))
+			}
+		}
+	}
+	slices.Sort(problems)
+	return slices.Compact(problems)
 }
 
 // show publishes the status of the plan in force, and logs new problems.

@@ -3,6 +3,7 @@ package nftables
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -18,9 +19,9 @@ type Answer struct {
 	Proto    policy.Proto
 }
 
-// DropAnswers makes the table drop these answers for AnswersDropped. They replace the answers of
-// earlier calls, which are no longer dropped. c must be a connection of the table's network
-// namespace. DropAnswers may run concurrently with the methods of PolicyTable.
+// DropAnswers makes the table drop these answers for AnswersDropped from now on, in addition to the
+// answers of earlier calls. c must be a connection of the table's network namespace. DropAnswers
+// may run concurrently with the methods of PolicyTable.
 func DropAnswers(c *nfnl.Conn, list []Answer) error {
 	keys := make([][]string, len(sets.Families))
 	for _, a := range list {
@@ -29,8 +30,12 @@ func DropAnswers(c *nfnl.Conn, list []Answer) error {
 	}
 	var t transaction
 	for i, f := range sets.Families {
-		t.flushSet(ourTable.Name, f.Ended)
-		t.addElements(ourTable.Name, f.Ended, keys[i])
+		// Only a new element has the whole time. The first addition lets the deletion succeed.
+		slices.Sort(keys[i])
+		own := slices.Compact(keys[i])
+		t.addElements(ourTable.Name, f.Ended, own)
+		t.deleteElements(ourTable.Name, f.Ended, own)
+		t.addElements(ourTable.Name, f.Ended, own)
 	}
 	if err := t.commit(c); err != nil {
 		return fmt.Errorf("drop answers to revoked flows, in nftables table %s: %w", ourTable.Name, err)

@@ -175,12 +175,6 @@ func (t *transaction) deleteSet(table, name string) {
 	t.String(unix.NFTA_SET_NAME, name)
 }
 
-// flushSet deletes all elements of a set.
-func (t *transaction) flushSet(table, name string) {
-	t.begin(unix.NFT_MSG_DELSETELEM, 0, table)
-	t.String(unix.NFTA_SET_ELEM_LIST_SET, name)
-}
-
 // chunk bounds the elements of one message: an attribute has at most 64 KiB.
 const chunk = 500
 

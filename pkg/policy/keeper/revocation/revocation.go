@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/nfnl"
@@ -28,6 +24,17 @@ import (
 // as it last took, up to this time.
 const revokeEvery = 500 * time.Millisecond
 
+// Bounds of one reading, whatever pods open.
+const (
+	// mostFound bounds the connections that one reading returns. The next reading returns others.
+	mostFound = 65536
+	// mostPiece bounds the connections that are deleted while no plan can come in force: 5 ms.
+	mostPiece = 1024
+	// mostAnswers bounds the flows of one address of a pod to which the table drops answers, within
+	// nftables.AnswersDropped.
+	mostAnswers = 1024
+)
+
 // pauseAfter returns how long to pause after a reading that took this long.
 func pauseAfter(took time.Duration) time.Duration {
 	return min(max(took, revokeEvery-took), revokeEvery)
@@ -40,26 +47,30 @@ type Revoker struct {
 	wake chan struct{}
 	// Revoked counts the deleted connections.
 	Revoked atomic.Uint64
-	// ended has the deleted flows without a handshake, each with the time until which the table
-	// drops late answers to it (see nftables.DropAnswers). Only Once uses ended, untold and conn.
-	ended map[nl.Connection]time.Time
-	// untold reports whether the table may lack flows of ended.
-	untold bool
+	// mostFound, mostPiece and mostAnswers are the constants of these names, except in tests.
+	mostFound, mostPiece, mostAnswers int
 	// conn is nil until it is needed. It stays open, because closing it would delay the next
-	// transaction of nftables (see nfnl).
-	conn *nfnl.Conn
+	// transaction of nftables (see nfnl). Only Once uses it.
+	conn    *nfnl.Conn
+	answers answerCounts
+	// afterPiece is called after each piece in tests. It is nil in programs.
+	afterPiece func()
 
-	mu sync.Mutex // guards what follows, and is held while connections are deleted
+	mu sync.Mutex // guards what follows, and is held while a piece of the connections is deleted
 	// plan is the plan in force.
 	plan *policy.Plan
-	// asked reports whether the known connections have to be judged.
-	asked bool
+	// asked reports whether the known connections have to be judged. more reports whether the last
+	// reading left some that are denied.
+	asked, more bool
 	// failed is the error of the last call of Once.
 	failed error
 }
 
 // New returns a Revoker without a plan.
-func New() *Revoker { return &Revoker{wake: make(chan struct{}, 1)} }
+func New() *Revoker {
+	return &Revoker{wake: make(chan struct{}, 1), mostFound: mostFound, mostPiece: mostPiece,
+		mostAnswers: mostAnswers}
+}
 
 // Force calls apply, which brings a plan in force. No connection is deleted meanwhile, because the
 // new plan may allow it.
@@ -103,7 +114,8 @@ func (r *Revoker) Begin(ctx context.Context) (ended chan struct{}, err error) {
 	return ended, nil
 }
 
-// work calls Once after each Ask, and again revokeEvery after an error, until ctx ends.
+// work calls Once after each Ask, and again revokeEvery after an error, until ctx ends. While a
+// reading leaves connections to the next one, it pauses for as long as the reading took.
 func (r *Revoker) work(ctx context.Context, once func() error) {
 	var again <-chan time.Time
 	for {
@@ -115,9 +127,14 @@ func (r *Revoker) work(ctx context.Context, once func() error) {
 		}
 		began := time.Now()
 		err := once()
-		pause := pauseAfter(time.Since(began))
-		if again = nil; err != nil {
+		took := time.Since(began)
+		pause := pauseAfter(took)
+		switch again = nil; {
+		case err != nil:
 			pause, again = revokeEvery, time.After(revokeEvery)
+		case r.leftSome():
+			pause = min(took, revokeEvery)
+			again = time.After(pause)
 		}
 		select {
 		case <-ctx.Done():
@@ -127,7 +144,15 @@ func (r *Revoker) work(ctx context.Context, once func() error) {
 	}
 }
 
-// Once judges the known connections if Ask was called since the last time.
+// leftSome reports whether the last reading left denied connections to the next one.
+func (r *Revoker) leftSome() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.more
+}
+
+// Once judges the known connections if Ask was called since the last time. If more of them are
+// denied than it deletes at once, it acts as if Ask was called again.
 func (r *Revoker) Once() error {
 	r.mu.Lock()
 	plan, asked := r.plan, r.asked
@@ -136,27 +161,27 @@ func (r *Revoker) Once() error {
 	if !asked || plan == nil {
 		return nil
 	}
-	n, err := r.revoke(plan)
-	r.Revoked.Add(uint64(n))
+	more, err := r.revoke(plan)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.failed = err; err != nil {
+	if r.failed, r.more = err, more; more || err != nil {
 		r.asked = true
 	}
 	return err
 }
 
-// revoke deletes the known connections of the node's pods that the plan does not allow, and returns
-// their number. It keeps connections that a plan that came in force meanwhile allows.
-func (r *Revoker) revoke(plan *policy.Plan) (n int, err error) {
+// revoke deletes the known connections of the node's pods that the plan does not allow, up to
+// mostFound, and reports whether there are more. It keeps connections that a plan that came in
+// force meanwhile allows.
+func (r *Revoker) revoke(plan *policy.Plan) (more bool, err error) {
 	own, err := OwnAddrs()
 	if err != nil {
-		return 0, err
+		return false, err
 	}
 	if r.conn == nil {
 		if r.conn, err = nfnl.Open(); err != nil {
-			return 0, err
+			return false, err
 		}
 	}
 	defer func() {
@@ -165,53 +190,52 @@ func (r *Revoker) revoke(plan *policy.Plan) (n int, err error) {
 			err = errors.Join(err, r.Close())
 		}
 	}()
-	denied := denies(plan, own)
-	found, err := nl.FindConnections(r.conn, denied)
-	if err != nil {
-		return 0, err
+	j := &judge{own: own}
+	j.follow(plan)
+	found, err := nl.FindSome(r.conn, r.mostFound, j.denied)
+	for err == nil && found.Len() > 0 {
+		err = r.end(found.Cut(r.mostPiece), j)
+		if r.afterPiece != nil {
+			r.afterPiece()
+		}
 	}
-
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.plan != plan {
-		denied = denies(r.plan, own)
-		found.Keep(denied)
-	}
-	err = r.dropAnswers(found.All(), denied)
-	n, err2 := found.Delete()
-	return n, errors.Join(err, err2)
+	return err == nil && found.More(), err
 }
 
-// dropAnswers makes the table drop the answers to flows that are about to be deleted. Answers to
-// flows that were deleted a short time ago are still dropped, if the flows are still denied.
-func (r *Revoker) dropAnswers(ending iter.Seq[nl.Connection],
-	denied func(nl.Connection) bool) error {
-	now := time.Now()
-	maps.DeleteFunc(r.ended, func(_ nl.Connection, until time.Time) bool { return now.After(until) })
-	if len(r.ended) == 0 {
-		r.ended = map[nl.Connection]time.Time{}
+// end deletes a piece of the connections, unless the plan that is now in force allows them.
+func (r *Revoker) end(piece *nl.Connections, j *judge) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if j.follow(r.plan); j.changed {
+		piece.Keep(j.denied)
 	}
-	for c := range ending {
-		if c.Proto == unix.IPPROTO_UDP || c.Proto == unix.IPPROTO_SCTP {
-			r.ended[c], r.untold = now.Add(nftables.AnswersDropped), true
-		}
+	answers := r.answers.take(piece.All(), j.attached, r.mostAnswers)
+	if err := nftables.DropAnswers(r.conn, answers); err != nil {
+		return err
 	}
-	if !r.untold {
-		return nil
-	}
-
-	var list []nftables.Answer
-	for c := range r.ended {
-		if !denied(c) {
-			delete(r.ended, c)
-			continue
-		}
-		list = append(list, nftables.Answer{Src: netip.AddrPortFrom(c.Server, c.Port),
-			Dst: netip.AddrPortFrom(c.Client, c.ClientPort), Proto: policy.Proto(c.Proto)})
-	}
-	err := nftables.DropAnswers(r.conn, list)
-	r.untold = err != nil
+	n, err := piece.Delete()
+	r.Revoked.Add(uint64(n))
 	return err
+}
+
+// judge judges connections by a plan.
+type judge struct {
+	own  map[netip.Addr]bool
+	plan *policy.Plan
+	// denied reports whether the plan ends a known connection. attached are its pods' addresses.
+	denied   func(nl.Connection) bool
+	attached map[netip.Addr]bool
+	// changed reports whether an earlier plan was replaced.
+	changed bool
+}
+
+// follow makes j judge by a plan.
+func (j *judge) follow(plan *policy.Plan) {
+	if j.plan == plan {
+		return
+	}
+	j.changed = j.plan != nil
+	j.plan, j.denied, j.attached = plan, denies(plan, j.own), plan.Attached()
 }
 
 // Close closes the socket of Once. It must not run concurrently with Once.
