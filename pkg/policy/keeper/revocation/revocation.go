@@ -24,7 +24,7 @@ import (
 // as it last took, up to this time.
 const revokeEvery = 500 * time.Millisecond
 
-// Bounds of one reading, whatever pods open.
+// Bounds of one reading.
 const (
 	// mostFound bounds the connections that one reading returns. The next reading returns others.
 	mostFound = 65536
