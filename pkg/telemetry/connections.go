@@ -1,9 +1,5 @@
 package telemetry
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-)
-
 // Connections describes how full the table of tracked connections is.
 type Connections struct {
 	// Tracked is the number of entries in the node's table, and Max its size. Limit is the maximum
@@ -35,13 +31,9 @@ var (
 		"Tracked connections that a pod opened, only for pods that reached the limit.", "pod")
 	connectionDroppedDesc = desc("pod_connections_dropped_total",
 		"Packets that were dropped because they would have opened connections above a pod's limit.")
-
-	connectionDescs = []*prometheus.Desc{connectionLimitDesc, connectionOpenedDesc,
-		connectionLimitedDesc, connectionDroppedDesc}
 )
 
-func collectConnections(c *Connections, gauge func(*prometheus.Desc, float64, ...string),
-	counter func(*prometheus.Desc, uint64, ...string)) {
+func collectConnections(c *Connections, gauge gaugeFunc, counter counterFunc) {
 	if c == nil {
 		return
 	}

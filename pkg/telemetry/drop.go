@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // DropsPath is the admin socket's page of dropped packets. Its answer is a Drops. The parameters
@@ -93,11 +91,9 @@ var (
 		"reason")
 	dropsSampledDesc = desc("drops_sampled", "1 if veilctl drops shows all kinds of dropped "+
 		"packets, 0 if some or all are only counted. veilctl status has the reason.")
-	dropDescs = []*prometheus.Desc{dropsSkippedDesc, dropsSampledDesc}
 )
 
-func collectDrops(d *DropSamples, gauge func(*prometheus.Desc, float64, ...string),
-	counter func(*prometheus.Desc, uint64, ...string)) {
+func collectDrops(d *DropSamples, gauge gaugeFunc, counter counterFunc) {
 	if d == nil {
 		return
 	}

@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -91,8 +90,14 @@ type collector struct {
 	now      func() time.Time
 }
 
+// descs are the descriptions of all metrics that are collected from a Status.
+var descs []*prometheus.Desc
+
+// desc makes a description and adds it to descs.
 func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(namespace+"_"+name, help, labels, nil)
+	d := prometheus.NewDesc(namespace+"_"+name, help, labels, nil)
+	descs = append(descs, d)
+	return d
 }
 
 var (
@@ -126,16 +131,11 @@ var (
 		"Whether veil-wg with the engine kubeveil uses an offload: 1 or 0.", "device", "offload")
 	singlyDesc = desc("tunnel_peers_sent_singly",
 		"Peers to which veil-wg sends datagrams one by one, because the path loses segmented ones.")
-	allDesc = []*prometheus.Desc{buildInfoDesc, blockedDesc, marksDesc, guardDesc,
-		guardLinksDesc, revisionDesc, appliedDesc, lagDesc, sourceDesc, refusalsDesc, problemsDesc,
-		podsDesc, podMTUDesc, underlayMTUDesc, deviceUpDesc, deviceDropsDesc,
-		offloadDesc, singlyDesc}
 )
 
 // Describe sends the description of every possible metric.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range slices.Concat(allDesc, peerDescs, serviceDescs, policyDescs,
-		connectionDescs, dropDescs) {
+	for _, d := range descs {
 		ch <- d
 	}
 }

@@ -36,11 +36,6 @@ var (
 	peerMTUDesc = desc("peer_mtu_bytes",
 		"MTU of the routes to the peer, if it is smaller than the MTU of the device. Only with "+
 			"metricsPeers.", "peer", "device")
-
-	peerDescs = []*prometheus.Desc{
-		peersDesc, narrowDesc, handshakesDesc, silenceDesc, receivedDesc, sentDesc,
-		peerHandshakeDesc, peerSilenceDesc, peerReceivedDesc, peerSentDesc, peerMTUDesc,
-	}
 )
 
 type (

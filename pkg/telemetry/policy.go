@@ -71,14 +71,9 @@ var (
 		"Known connections that were deleted because a changed policy no longer allows them.")
 	policyDroppedDesc = desc("policy_dropped_total",
 		"Packets that network policies dropped, by reason.", "reason")
-
-	policyDescs = []*prometheus.Desc{policyListedDesc, policyPoliciesDesc,
-		policyNotEnforcedDesc, policyGroupsDesc, policyElementsDesc, policyMembersDesc,
-		policyPendingDesc, policyIgnoredDesc, policyRevokedDesc, policyDroppedDesc}
 )
 
-func collectPolicy(p *Policy, gauge func(*prometheus.Desc, float64, ...string),
-	counter func(*prometheus.Desc, uint64, ...string)) {
+func collectPolicy(p *Policy, gauge gaugeFunc, counter counterFunc) {
 	if p == nil {
 		return
 	}

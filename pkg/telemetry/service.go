@@ -180,16 +180,9 @@ var (
 	apiClosedDesc = desc("api_connections_closed_total",
 		"Connections to API servers that do not answer, which veild closed: waiting (connecting, "+
 			"or with data not acknowledged) or rest.", "which")
-	serviceDescs = []*prometheus.Desc{
-		servicesDesc, servicesListedDesc, serviceEntriesDesc, serviceLimitDesc, serviceChosenDesc,
-		serviceRefusedDesc, serviceLeftOutDesc, fastPathLeftDesc, handedOverDesc,
-		serviceFailuresDesc, serviceProblemsDesc, apiServerDesc, apiClosedDesc,
-		apiConnectionsDesc, apiStateDesc, apiTripDesc, apiFrontendDesc,
-	}
 )
 
-func collectServices(s *Services, gauge func(*prometheus.Desc, float64, ...string),
-	counter func(*prometheus.Desc, uint64, ...string)) {
+func collectServices(s *Services, gauge gaugeFunc, counter counterFunc) {
 	if s == nil {
 		return
 	}

@@ -186,10 +186,8 @@ func (p *policyReading) port(port field, to *[]PolicyPort) error {
 			}
 			return p.intOrString(f, out.Port)
 		case 3:
-			v, err := f.integer()
-			end := int32(v)
-			out.EndPort = &end
-			return err
+			out.EndPort = new(int32)
+			return f.setInt32(out.EndPort)
 		}
 		p.policy.Unknown = true
 		return nil
@@ -202,13 +200,10 @@ func (p *policyReading) intOrString(value field, to *IntOrString) error {
 	return value.within(func(f field) (err error) {
 		switch f.number {
 		case 1:
-			v, err := f.integer()
-			to.Type = v
+			to.Type, err = f.integer()
 			return err
 		case 2:
-			v, err := f.integer()
-			to.IntVal = int32(v)
-			return err
+			return f.setInt32(&to.IntVal)
 		case 3:
 			to.StrVal, err = p.rules.word(f)
 			return err
@@ -256,9 +251,7 @@ func (p *policyReading) block(block field, to *IPBlock) error {
 			to.CIDR, err = p.rules.text(f)
 			return err
 		case 2:
-			text, err := p.rules.text(f)
-			to.Except = append(to.Except, text)
-			return err
+			return p.rules.appendTo(f, &to.Except)
 		}
 		p.policy.Unknown = true
 		return nil
@@ -296,9 +289,7 @@ func (p *policyReading) expression(expression field, to *Expression, b *budget) 
 			to.Operator, err = b.word(f)
 			return err
 		case 3:
-			text, err := b.text(f)
-			to.Values = append(to.Values, text)
-			return err
+			return b.appendTo(f, &to.Values)
 		}
 		p.policy.Unknown = true
 		return nil

@@ -86,12 +86,8 @@ func (n *Node) spec(spec field, b *budget) error {
 		case 1:
 			return f.set(&n.PodCIDR)
 		case 7:
-			text, err := b.text(f)
-			if tooMany, err := excess(err); tooMany || err != nil {
-				n.Excess = tooMany
-				return err
-			}
-			n.PodCIDRs = append(n.PodCIDRs, text)
+			tooMany, err := excess(b.appendTo(f, &n.PodCIDRs))
+			n.Excess = n.Excess || tooMany
 			return err
 		}
 		return nil
@@ -116,12 +112,10 @@ func (n *Node) status(status field, b *budget) error {
 		if err == nil {
 			err = b.take(1)
 		}
-		if tooMany, err := excess(err); tooMany || err != nil {
-			n.Excess = tooMany
-			return err
+		if n.Excess, err = excess(err); err == nil && !n.Excess {
+			n.Addresses = append(n.Addresses, a)
 		}
-		n.Addresses = append(n.Addresses, a)
-		return nil
+		return err
 	})
 }
 
@@ -139,8 +133,7 @@ func (r Reader) meta(meta field, m *Meta) error {
 		case 6:
 			return f.set(&m.ResourceVersion)
 		case 7:
-			generation, err := f.integer()
-			m.Generation = generation
+			m.Generation, err = f.integer()
 			return err
 		case 8:
 			return m.created(f)

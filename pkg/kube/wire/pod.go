@@ -94,9 +94,7 @@ func (b *budget) port(port field) (p ContainerPort, err error) {
 		case 1:
 			p.Name, err = b.word(f)
 		case 3:
-			v, err := f.integer()
-			p.Port = int32(v)
-			return err
+			err = f.setInt32(&p.Port)
 		case 4:
 			p.Protocol, err = b.word(f)
 		}
