@@ -5,7 +5,7 @@
 // order. An attachment has no pin and lasts as long as its link. If a link is gone, errors match
 // ErrLinkGone.
 //
-// Start reading at AttachTCX and Filter.
+// Start reading at AttachTCX and Filter, then at Hooks, which has both ways behind one interface.
 package tchook
 
 import (

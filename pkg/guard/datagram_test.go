@@ -27,7 +27,7 @@ const udpPort = 7777
 // Datagrams in force.
 func newDatagrams(t *testing.T) (*node, func(d *Datagrams)) {
 	t.Helper()
-	n := newNode(t, clsact{})
+	n := newNode(t, clsact)
 	s := lab()
 	for _, e := range datagramEnds {
 		nettest.AddAddr(t, n.NS, "u0", host(e.ownOther))

@@ -49,7 +49,7 @@ func TestRoutesThatEncapsulateCarryNothingOut(t *testing.T) {
 // leave by such routes.
 func TestRoutesThatEncapsulateServeHosts(t *testing.T) {
 	nettest.NeedProgram(t, "ip")
-	n := newNode(t, clsact{})
+	n := newNode(t, clsact)
 	n.encapsulate(t, "fd42:8::/64", "seg6 mode encap segs fd42:9::2")
 	in := packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
 	// The packet is sent repeatedly. The first may be lost while duplicate address detection of the

@@ -39,16 +39,16 @@ func bothHooks(t *testing.T, fn func(t *testing.T, hk hooks)) {
 	nettest.NeedBPF(t)
 	t.Run("tcx", func(t *testing.T) {
 		needTCX(t)
-		fn(t, tcx{})
+		fn(t, tcx)
 	})
-	t.Run("clsact", func(t *testing.T) { fn(t, clsact{}) })
+	t.Run("clsact", func(t *testing.T) { fn(t, clsact) })
 }
 
 func needTCX(t *testing.T) {
 	t.Helper()
 	hk, err := probeHooks()
 	errtest.Must(t, err)
-	if _, ok := hk.(tcx); !ok {
+	if _, ok := hk.(tchook.AtTCX); !ok {
 		nettest.Skip(t, nettest.NoTCX, "before Linux 6.6")
 	}
 }
@@ -111,7 +111,7 @@ func TestApplyTwiceChangesNothing(t *testing.T) {
 }
 
 func TestSettingsComeAndGo(t *testing.T) {
-	n := newNode(t, clsact{})
+	n := newNode(t, clsact)
 	var many Settings
 	many.Ranges = prefixes("198.18.0.0/15", "198.18.0.0/16", "fd42::/16", "255.255.255.0/24")
 	for i := range 3000 { // more than one netlink message holds
@@ -180,7 +180,7 @@ func TestWhatIsFlushedByHandComesBack(t *testing.T) {
 				return set(n.g.maps[abi.PinRanges], keyOf(lab().Ranges[0]), false)
 			}},
 			{"a program", func() error {
-				if _, ok := hk.(clsact); ok {
+				if _, ok := hk.(tchook.AtClsact); ok {
 					return nettest.Command(tc, "qdisc", "del", "dev", "u0", "clsact")
 				}
 				id, err := bpfobj.ProgramID(n.g.progs[abi.PinGuardEgress])
@@ -192,7 +192,7 @@ func TestWhatIsFlushedByHandComesBack(t *testing.T) {
 					return err
 				}
 
-				return hk.detach(nil, Point{u0.Index, Egress}, id)
+				return hk.Detach(nil, u0.Index, Egress, id)
 			}},
 		} {
 			t.Run(c.situation, func(t *testing.T) {
@@ -342,7 +342,7 @@ func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
 				return err
 			}
 			return nl.OnLink("u0", func(h *nl.Handle, u0 nl.Link) error {
-				return hk.attach(h, Point{u0.Attrs().Index, Egress}, "other", other)
+				return hk.Attach(h, u0.Attrs().Index, Egress, "other", other)
 			})
 		})
 
@@ -370,7 +370,7 @@ func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
 		errtest.Must(t, err)
 
 		n.OnLink("u0", func(h *nl.Handle, u0 nl.Link) error {
-			ids, err := hk.list(h, new(tchook.Places), Point{u0.Attrs().Index, Egress})
+			ids, err := hk.List(h, new(tchook.Places), u0.Attrs().Index, Egress)
 			if err == nil && !slices.Equal(ids, []ebpf.ProgramID{id}) {
 				err = fmt.Errorf("attached are %v, want the other's %v alone", ids, id)
 			}
@@ -421,7 +421,7 @@ func TestRemoveLeavesNothing(t *testing.T) {
 }
 
 func TestRemoveLeavesOthersFiles(t *testing.T) {
-	n := newNode(t, clsact{})
+	n := newNode(t, clsact)
 	n.Run(t, func() error {
 		if err := n.g.maps[abi.PinNodes].Pin(filepath.Join(pinDir, "theirs")); err != nil {
 			return err

@@ -42,7 +42,7 @@ func redirect(hk hooks, from, to string) error {
 	}
 	defer prog.Close()
 	return nl.OnLink(from, func(h *nl.Handle, a nl.Link) error {
-		return hk.attach(h, Point{a.Attrs().Index, Ingress}, "redirect", prog)
+		return hk.Attach(h, a.Attrs().Index, Ingress, "redirect", prog)
 	})
 }
 

@@ -11,6 +11,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/kfeature"
+	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -25,6 +27,26 @@ var (
 		abi.PinGuardEgressL3,
 	}
 )
+
+// hooks attaches the programs to links: it is tcx or clsact.
+type hooks = tchook.Hooks
+
+var (
+	tcx    = tchook.AtTCX{}
+	clsact = tchook.AtClsact{Priority: abi.TCPriority, Handle: abi.TCHandle}
+)
+
+// probeHooks returns tcx if the kernel supports it (6.6), otherwise clsact.
+func probeHooks() (hooks, error) {
+	has, err := kfeature.TCX.Has()
+	switch {
+	case err != nil:
+		return nil, explain(fmt.Errorf("look for tcx: %w", err))
+	case has:
+		return tcx, nil
+	}
+	return clsact, nil
+}
 
 // specs returns the compiled programs with their settings.
 func specs() ([]*ebpf.CollectionSpec, error) {

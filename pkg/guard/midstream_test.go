@@ -106,7 +106,7 @@ func TestConnectionsOfPodsThatAreKnownLeave(t *testing.T) {
 	for _, e := range leavingEnds {
 		t.Run(e.name, func(t *testing.T) {
 			c, s := n.connect(t, n.pod, "", e.outside)
-			n.upgrade(t, clsact{}, nextVersion(t), 0)
+			n.upgrade(t, clsact, nextVersion(t), 0)
 			n.apply(t)
 			say(t, c, s, "after an upgrade")
 			n.Run(t, func() error { return runNFT("flush ruleset") })

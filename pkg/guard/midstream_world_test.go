@@ -48,7 +48,7 @@ func newLeaving(t *testing.T) leaving {
 	t.Helper()
 	nettest.NeedProgram(t, "nft")
 	nettest.NeedBPF(t)
-	n := leaving{node: newNode(t, clsact{}), far: nettest.NewNS(t),
+	n := leaving{node: newNode(t, clsact), far: nettest.NewNS(t),
 		accepted: make(chan *net.TCPConn, 1)}
 	n.pod = n.addPod(t)
 	nettest.Veth(t, nettest.End{NS: n.NS, Name: "t0",

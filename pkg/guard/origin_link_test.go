@@ -68,7 +68,7 @@ func TestLinkIsAPodsUntilItHasTheGuard(t *testing.T) {
 // TestMarksOfLinksAreRepaired removes the marks of links, and adds one for a link that does not
 // exist.
 func TestMarksOfLinksAreRepaired(t *testing.T) {
-	n := newNode(t, clsact{})
+	n := newNode(t, clsact)
 	want := n.read(t).Marked
 	if len(want) == 0 {
 		t.Fatal("no link is marked as guarded")

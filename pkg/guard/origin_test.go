@@ -29,7 +29,7 @@ func TestForeignMarkHidesNoPod(t *testing.T) {
 	needTCX(t)
 	for name, rules := range marking {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, tcx{})
+			n := newNode(t, tcx)
 			pod := n.addPod(t)
 			n.Run(t, func() error {
 				return runNFT("table inet others { chain m { " + rules + " }; " +
@@ -100,7 +100,7 @@ func TestKernelTunnelSendsToNodes(t *testing.T) {
 		{"198.19.55.1/24", "198.19.55.2/24"},
 		{"fd42:55::1/64", "fd42:55::2/64"},
 	} {
-		n, f := newNode(t, tcx{}), podAndNode[i]
+		n, f := newNode(t, tcx), podAndNode[i]
 		for _, end := range []struct {
 			ns                  *nettest.NS
 			local, other, inner string

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -85,7 +86,7 @@ func linkOf(l nl.Link) Link {
 	own := a.Group == abi.PodGroup || a.Group == abi.TunnelGroup
 	return Link{
 		Index: a.Index, Name: a.Name,
-		Guarded:  !own && a.Flags&loopback == 0 && l.Type() != "ifb",
+		Guarded:  !own && a.Flags&net.FlagLoopback == 0 && l.Type() != "ifb",
 		Ethernet: a.EncapType == "ether",
 	}
 }
@@ -307,7 +308,7 @@ func diffPoint(l Link, p Point, have, want Attached) []Op {
 func opAttach(l Link, p Point, pin string) Op {
 	return Op{fmt.Sprintf("attach %s to %s %s", pin, l.Name, p.Hook), p,
 		func(g *Guard, h *nl.Handle) error {
-			return g.hooks.attach(h, p, pin, g.progs[pin])
+			return g.hooks.Attach(h, p.Index, p.Hook, pin, g.progs[pin])
 		}}
 }
 
@@ -320,16 +321,16 @@ func opMove(l Link, p Point, pin string) Op {
 			if err != nil {
 				return err
 			}
-			if err := g.hooks.detach(h, p, id); err != nil {
+			if err := g.hooks.Detach(h, p.Index, p.Hook, id); err != nil {
 				return err
 			}
-			return g.hooks.attach(h, p, pin, g.progs[pin])
+			return g.hooks.Attach(h, p.Index, p.Hook, pin, g.progs[pin])
 		}}
 }
 
 func opDetach(l Link, p Point, id ebpf.ProgramID) Op {
 	return Op{fmt.Sprintf("detach program %d from %s %s", id, l.Name, p.Hook), p,
 		func(g *Guard, h *nl.Handle) error {
-			return g.hooks.detach(h, p, id)
+			return g.hooks.Detach(h, p.Index, p.Hook, id)
 		}}
 }

@@ -167,7 +167,7 @@ func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 // If a link is in the group of pods and a set has no address of it, its packets of that family are
 // dropped.
 func TestLinkWithoutAddressesIsMute(t *testing.T) {
-	n := newNode(t, clsact{})
+	n := newNode(t, clsact)
 	pod := n.addPod(t)
 	v4, v6 := "198.19.0.1", "fd42:9::1"
 	seen := n.seen(t, abi.PodMark)
@@ -194,7 +194,7 @@ func TestLinkWithoutAddressesIsMute(t *testing.T) {
 // If another program changed the rules, they are restored. The pods' addresses and the counters
 // stay.
 func TestRulesOfPodsAreReplacedAroundTheirAddresses(t *testing.T) {
-	n := newNode(t, clsact{})
+	n := newNode(t, clsact)
 	pod := n.addPod(t)
 	n.forge(t, pod, chains.Spoofed)
 	before := n.counters(t)[chains.Spoofed]
@@ -225,7 +225,7 @@ func TestRulesOfPodsAreReplacedAroundTheirAddresses(t *testing.T) {
 
 // If only the table of pods is missing, all packets of pods are dropped.
 func TestWithoutTheirTablePodsAreMute(t *testing.T) {
-	n := newNode(t, clsact{})
+	n := newNode(t, clsact)
 	pod := n.addPod(t)
 	n.Run(t, func() error { return runNFT("delete table inet kubeveil_pods") })
 	for _, to := range []string{"198.19.0.1", "198.19.0.2", "198.19.77.1", "fd42:9::1",
@@ -303,7 +303,7 @@ func wantReceived(t *testing.T, n *node, pod *nettest.NS, to string) {
 // Packets that the kernel of each network namespace with IPv6 sends by itself are dropped, with a
 // counter apart from forged sources.
 func TestLinkLocalPacketsOfPodsAreCountedApart(t *testing.T) {
-	n := newNode(t, clsact{})
+	n := newNode(t, clsact)
 	pod := n.addPod(t)
 	out := packetSocket(t, pod, "p0", unix.SOCK_RAW)
 	for _, tt := range []struct {

@@ -44,7 +44,7 @@ func sendICMP(to string, message []byte) error {
 // Only the table acts, on a link without programs so far.
 func TestTableDropsErrorsThatQuoteThePacketsOfTunnels(t *testing.T) {
 	needTCX(t)
-	n := newNode(t, tcx{})
+	n := newNode(t, tcx)
 	n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
 
 	for _, f := range []struct {

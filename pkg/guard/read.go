@@ -81,7 +81,7 @@ func (f *finder) link(h *nl.Handle, hooks hooks, l Link) (map[Point]Attached, er
 	points := make(map[Point]Attached)
 	for _, hook := range []Hook{Ingress, Egress} {
 		p := Point{l.Index, hook}
-		ids, err := hooks.list(h, &f.qdiscs, p)
+		ids, err := hooks.List(h, &f.qdiscs, l.Index, hook)
 		if err != nil {
 			return nil, err
 		}
@@ -119,6 +119,10 @@ func (f *finder) find(id ebpf.ProgramID) (Program, error) {
 	f.seen[id] = Program{ID: id, Pin: pin}
 	return f.seen[id], nil
 }
+
+// progNameLen is the number of bytes of a program's name that the kernel keeps (BPF_OBJ_NAME_LEN
+// without the final zero).
+const progNameLen = 15
 
 // pinOf returns the name of the pin of a program of an earlier version. Such a program has the name
 // of a pin and uses the map PinDrops. For a foreign program, or a program that no longer exists,

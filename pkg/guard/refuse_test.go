@@ -19,7 +19,7 @@ import (
 func TestConnectionsOfPodsAreRefused(t *testing.T) {
 	nettest.NeedProgram(t, "ip")
 	nettest.NeedBPF(t)
-	n := newNode(t, clsact{})
+	n := newNode(t, clsact)
 	pod := n.addPod(t)
 	n.Run(t, func() error {
 		return nettest.Command("sh", "-ec", fmt.Sprintf(`for f in -4 -6; do

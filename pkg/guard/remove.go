@@ -72,7 +72,7 @@ func detachAll(hooks hooks) ([]string, error) {
 		points, err := finder.link(h, hooks, view)
 		for p, a := range points {
 			for _, prog := range a.Ours {
-				if err := hooks.detach(h, p, prog.ID); err != nil {
+				if err := hooks.Detach(h, p.Index, p.Hook, prog.ID); err != nil {
 					errs = append(errs, fmt.Errorf("detach %s from %s %s: %w", prog.Pin, view.Name,
 						p.Hook, err))
 					continue

@@ -15,7 +15,7 @@ import (
 
 // Packets that the tables drop are sent to nflog with the reason, the links and the headers.
 func TestDropsOfTheTablesAreSampled(t *testing.T) {
-	n := newNode(t, clsact{})
+	n := newNode(t, clsact)
 	var log *nflog.Conn
 	n.Run(t, func() (err error) {
 		if err := chains.SampleProbe().Try(); err != nil {
@@ -64,7 +64,7 @@ func nextSample(t *testing.T, log *nflog.Conn, reason string, to netip.Addr) nfl
 
 // A kernel without nflog has a guard that counts and drops.
 func TestGuardWithoutSamples(t *testing.T) {
-	n := newNode(t, clsact{})
+	n := newNode(t, clsact)
 	pod := n.addPod(t)
 	n.g.unsampled = true
 	if ops := n.apply(t); len(ops) == 0 {

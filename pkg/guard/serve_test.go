@@ -24,7 +24,7 @@ var balancers = []string{"198.19.0.99", "fd42:9::99"}
 func newBalanced(t *testing.T) (*node, *nettest.NS) {
 	t.Helper()
 	needTCX(t)
-	n := newNode(t, tcx{})
+	n := newNode(t, tcx)
 	pod := n.addPod(t)
 	for _, addr := range balancers {
 		a := netip.MustParseAddr(addr)
@@ -114,7 +114,7 @@ func (n *node) reachPod(pod *nettest.NS, from, node string) error {
 // The closed addresses stay in the map when the process ends, and are read back.
 func TestAddressesOfServicesAreReadBack(t *testing.T) {
 	needTCX(t)
-	n := newNode(t, tcx{})
+	n := newNode(t, tcx)
 	for _, vips := range [][]string{balancers, balancers[:1], nil} {
 		n.Run(t, func() error {
 			if _, err := n.g.Apply(withVIPs(vips...)); err != nil {

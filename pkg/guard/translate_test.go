@@ -25,7 +25,7 @@ type tunnelled struct {
 func newTunnelled(t *testing.T) tunnelled {
 	t.Helper()
 	needTCX(t)
-	n := tunnelled{node: newNode(t, tcx{})}
+	n := tunnelled{node: newNode(t, tcx)}
 	n.pod = n.addPod(t)
 	for _, name := range []string{"ipv4/conf/all/rp_filter", "ipv4/conf/u0/rp_filter"} {
 		nettest.Sysctl(t, n.peer, name, "0")

@@ -28,7 +28,7 @@ const mprogMax = 63
 // again.
 func (n *node) crowd(t *testing.T, hk hooks, link string) (uncrowd func()) {
 	t.Helper()
-	if _, ok := hk.(clsact); ok {
+	if _, ok := hk.(tchook.AtClsact); ok {
 		tc := nettest.NeedProgram(t, "tc")
 		n.Run(t, func() error {
 			return errors.Join(nettest.Command(tc, "qdisc", "add", "dev", link, "clsact"),
@@ -67,10 +67,9 @@ func (n *node) crowd(t *testing.T, hk hooks, link string) (uncrowd func()) {
 			if err != nil {
 				return err
 			}
-			p := Point{ifi.Index, Egress}
-			ids, err := hk.list(nil, new(tchook.Places), p)
+			ids, err := hk.List(nil, new(tchook.Places), ifi.Index, Egress)
 			for _, id := range ids {
-				err = errors.Join(err, hk.detach(nil, p, id))
+				err = errors.Join(err, hk.Detach(nil, ifi.Index, Egress, id))
 			}
 			return err
 		})
@@ -144,11 +143,12 @@ type unreadable struct {
 
 var errUnreadable = errors.New("unreadable")
 
-func (u unreadable) list(h *nl.Handle, q *tchook.Places, p Point) ([]ebpf.ProgramID, error) {
-	if p.Index == u.index {
+func (u unreadable) List(h *nl.Handle, q *tchook.Places, index int,
+	hook Hook) ([]ebpf.ProgramID, error) {
+	if index == u.index {
 		return nil, errUnreadable
 	}
-	return u.hooks.list(h, q, p)
+	return u.hooks.List(h, q, index, hook)
 }
 
 func TestLinkThatCannotBeReadIsNamedAndStopsNothing(t *testing.T) {
@@ -224,7 +224,7 @@ func TestWatchTellsOfLinksWithoutAGuard(t *testing.T) {
 func TestQdiscIngressHasNoEgress(t *testing.T) {
 	nettest.NeedBPF(t)
 	tc := nettest.NeedProgram(t, "tc")
-	n := newNode(t, clsact{})
+	n := newNode(t, clsact)
 	n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
 	n.Run(t, func() error {
 		if err := nettest.Command(tc, "qdisc", "add", "dev", "u1", "ingress"); err != nil {

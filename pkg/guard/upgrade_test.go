@@ -52,12 +52,15 @@ func (w *watchful) ours(h *nl.Handle, p Point) (int, error) {
 	return len(points[p].Ours), err
 }
 
-func (w *watchful) attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) error {
-	return w.change(h, p, func() error { return w.hooks.attach(h, p, name, prog) })
+func (w *watchful) Attach(h *nl.Handle, index int, hook Hook, name string,
+	prog *ebpf.Program) error {
+	return w.change(h, Point{index, hook},
+		func() error { return w.hooks.Attach(h, index, hook, name, prog) })
 }
 
-func (w *watchful) detach(h *nl.Handle, p Point, id ebpf.ProgramID) error {
-	return w.change(h, p, func() error { return w.hooks.detach(h, p, id) })
+func (w *watchful) Detach(h *nl.Handle, index int, hook Hook, id ebpf.ProgramID) error {
+	return w.change(h, Point{index, hook},
+		func() error { return w.hooks.Detach(h, index, hook, id) })
 }
 
 // nextVersion returns the programs with another setting and, on request, maps of another size.
@@ -179,7 +182,7 @@ func TestUpgradeThatFailsAnywhereIsFinishedByTheNext(t *testing.T) {
 // TestPinOfAKilledProcessIsReplaced opens a guard where a process was killed between pinning and
 // renaming, so that its temporary pin is left.
 func TestPinOfAKilledProcessIsReplaced(t *testing.T) {
-	n := newNode(t, clsact{})
+	n := newNode(t, clsact)
 	n.Run(t, func() error {
 		if err := n.g.progs[abi.PinGuardEgress].Pin(pinDir + "/" + abi.PinGuardEgress +
 			bpfobj.NextSuffix); err != nil {
@@ -187,7 +190,7 @@ func TestPinOfAKilledProcessIsReplaced(t *testing.T) {
 		}
 		return n.g.Close()
 	})
-	n.upgrade(t, clsact{}, nextVersion(t), 0)
+	n.upgrade(t, clsact, nextVersion(t), 0)
 	nettest.Until(t, patience, "the upgrade is complete",
 		func() bool { return len(n.apply(t)) == 0 })
 }

@@ -359,7 +359,7 @@ func openTUN(name string) (int, error) {
 // TestWireHeaderInAFragment sends frames of which the kernel has only the Ethernet header in one
 // piece. The guard must read on.
 func TestWireHeaderInAFragment(t *testing.T) {
-	n := newNode(t, clsact{}) // behind refuseOnePiece
+	n := newNode(t, clsact) // behind refuseOnePiece
 	needTCX(t)
 	for _, ns := range []*nettest.NS{n.NS, n.peer} {
 		ns.Run(t, func() error { return setMTU("u0", 9000) })
