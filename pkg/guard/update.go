@@ -1,6 +1,10 @@
 package guard
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/kubeveil/kubeveil/internal/sorted"
+)
 
 // Update is Apply for settings that follow those of the last Apply or Update. If they differ in few
 // addresses of nodes and services and sources of datagrams, it changes these without reading the kernel's state.
@@ -64,47 +68,13 @@ func partOf(was, is Settings) (gone, fresh Settings, ok bool) {
 	return gone, fresh, rest.Equal(gone)
 }
 
-// differing returns the addresses that only was has (gone) and that only is has (fresh). ok is
-// false if a list is not sorted or has an address twice, if one list is nil, or if more than
-// mostChanged addresses differ.
+// differing returns the addresses of was that are not in is, and those of is that are not in was.
+// ok is false if a list is not sorted or has an address twice, if one is nil, or if more than
+// mostChanged differ.
 func differing(was, is []netip.Addr) (gone, fresh []netip.Addr, ok bool) {
-	gone, fresh = []netip.Addr{}, []netip.Addr{}
 	if was == nil || is == nil {
-		return gone, fresh, was == nil && is == nil
+		return []netip.Addr{}, []netip.Addr{}, was == nil && is == nil
 	}
-	ascending := func(list []netip.Addr) bool {
-		for i := 1; i < len(list); i++ {
-			if list[i-1].Compare(list[i]) >= 0 {
-				return false
-			}
-		}
-		return true
-	}
-	if !ascending(was) || !ascending(is) {
-		return nil, nil, false
-	}
-
-	for len(was) > 0 || len(is) > 0 {
-		c := 0
-		switch {
-		case len(was) == 0:
-			c = 1
-		case len(is) == 0:
-			c = -1
-		default:
-			c = was[0].Compare(is[0])
-		}
-		switch {
-		case c < 0:
-			gone, was = append(gone, was[0]), was[1:]
-		case c > 0:
-			fresh, is = append(fresh, is[0]), is[1:]
-		default:
-			was, is = was[1:], is[1:]
-		}
-		if len(gone)+len(fresh) > mostChanged {
-			return nil, nil, false
-		}
-	}
-	return gone, fresh, true
+	return sorted.Diff(was, is, mostChanged, netip.Addr.Compare,
+		func(a, b netip.Addr) bool { return a == b })
 }

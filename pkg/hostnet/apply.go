@@ -3,8 +3,6 @@ package hostnet
 import (
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -12,6 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/device"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/flowtable"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
@@ -157,7 +156,7 @@ func (h *Host) Remove() ([]string, error) {
 }
 
 func (o routeOp) apply(h *Host) error {
-	r, err := h.toKernel(o.route)
+	r, err := o.route.ToLibrary(h.linkIndex)
 	if err != nil {
 		if o.verb == verbDelete && errors.Is(err, nl.ErrNotFound) {
 			return nil // The kernel has removed the route together with its device.
@@ -189,30 +188,6 @@ func (o routeOp) apply(h *Host) error {
 	return err
 }
 
-func (h *Host) toKernel(r rtnetlink.Route) (*nl.Route, error) {
-	out := &nl.Route{
-		Table: r.Table, Dst: ipNet(r.Dst), Priority: r.Metric, Protocol: abi.RouteProtoNode,
-		MTU: r.MTU, Type: unix.RTN_UNREACHABLE, Src: r.Source.AsSlice(),
-	}
-	if r.Unreachable() {
-		return out, nil
-	}
-	if n, _ := fmt.Sscanf(r.Device, "#%d type %d", &out.LinkIndex, &out.Type); n == 2 {
-		// RT_SCOPE_NOWHERE matches any scope when a route is deleted. Such a route is never added.
-		out.Scope = unix.RT_SCOPE_NOWHERE
-		return out, nil
-	}
-	index, err := h.linkIndex(r.Device)
-	if err != nil {
-		return nil, err
-	}
-	out.LinkIndex, out.Type = index, unix.RTN_UNICAST
-	if r.Dst.Addr().Is4() {
-		out.Scope = unix.RT_SCOPE_LINK
-	}
-	return out, nil
-}
-
 // linkIndex returns the index of a link by its name, or by the name "#INDEX …" that
 // rtnetlink.FromLibrary makes.
 func (h *Host) linkIndex(name string) (int, error) {
@@ -230,13 +205,6 @@ func (h *Host) linkIndex(name string) (int, error) {
 	h.links[name] = index
 	return index, nil
 }
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
-// tunnelAddr returns abi.TunnelAddress4 as the address of a link.
-func tunnelAddr() *net.IPNet { return ipNet(netip.MustParsePrefix(abi.TunnelAddress4 + "/32")) }
 
 // ruleUnreachable is FR_ACT_UNREACHABLE (include/uapi/linux/fib_rules.h).
 const ruleUnreachable = 7
@@ -275,54 +243,7 @@ func (o tableOp) apply(*Host) error {
 	return err
 }
 
-// apply sets the group first, because the guard and rules recognize the device by it. It sets the
-// device up last.
-func (o deviceOp) apply(h *Host) error {
-	link, err := h.nl.LinkByName(o.want.Name)
-	if err != nil {
-		return err
-	}
-
-	if o.have.Group != o.want.Group {
-		if err := h.nl.LinkSetGroup(link, int(o.want.Group)); err != nil {
-			return fmt.Errorf("set group: %w", err)
-		}
-	}
-
-	if o.have.RPFilter != o.want.RPFilter {
-		if err := sysctl.Write(sysctl.RPFilter(o.want.Name),
-			fmt.Sprint(o.want.RPFilter)); err != nil {
-			return err
-		}
-	}
-
-	if o.want.Addr4 && !o.have.Addr4 {
-		if err := h.nl.AddrReplace(link, &nl.Addr{IPNet: tunnelAddr(),
-			Scope: unix.RT_SCOPE_HOST}); err != nil {
-			return fmt.Errorf("add address %s: %w", tunnelAddr(), err)
-		}
-	}
-
-	if o.have.QueueLen != o.want.QueueLen {
-		if err := h.nl.LinkSetTxQLen(link, o.want.QueueLen); err != nil {
-			return fmt.Errorf("set queue length: %w", err)
-		}
-	}
-
-	if o.have.MTU != o.want.MTU {
-		if err := h.nl.LinkSetMTU(link, o.want.MTU); err != nil {
-			return fmt.Errorf("set mtu: %w", err)
-		}
-	}
-
-	if !o.have.Up {
-		if err := h.nl.LinkSetUp(link); err != nil {
-			return fmt.Errorf("set up: %w", err)
-		}
-	}
-
-	return nil
-}
+func (o deviceOp) apply(h *Host) error { return device.Apply(h.nl, o.have, o.want) }
 
 // FlowtableProblem returns the reason why some or all packets of known flows do not take the fast
 // path although the Want enables it. It returns nil if there is no problem.

@@ -59,40 +59,10 @@ func Diff(have, want State) []Op {
 // diffRoutes compares two lists in canonical order, one route identity after another.
 func diffRoutes(have, want []rtnetlink.Route) []Op {
 	var ops []Op
-	for len(have) > 0 || len(want) > 0 {
-		var h, w []rtnetlink.Route
-		switch c := compareFirst(have, want); {
-		case c < 0:
-			h, have = cutSame(have)
-		case c > 0:
-			w, want = cutSame(want)
-		default:
-			h, have = cutSame(have)
-			w, want = cutSame(want)
-		}
+	for h, w := range rtnetlink.ByKey(have, want) {
 		ops = append(ops, diffSame(h, w)...)
 	}
 	return ops
-}
-
-// compareFirst compares the identities of the first routes; an empty list sorts last.
-func compareFirst(a, b []rtnetlink.Route) int {
-	switch {
-	case len(a) == 0:
-		return 1
-	case len(b) == 0:
-		return -1
-	}
-	return rtnetlink.CompareKeys(a[0], b[0])
-}
-
-// cutSame splits off the leading routes that have the identity of the first.
-func cutSame(routes []rtnetlink.Route) (same, rest []rtnetlink.Route) {
-	n := 1
-	for n < len(routes) && rtnetlink.CompareKeys(routes[0], routes[n]) == 0 {
-		n++
-	}
-	return routes[:n], routes[n:]
 }
 
 // diffSame compares routes of one identity. At most one is wanted, but the kernel may have several.

@@ -3,7 +3,6 @@ package hostnet
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/device"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/flowtable"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/tables"
@@ -78,7 +78,7 @@ func (h *Host) Read() (State, error) {
 		if !watch.IsTunnel(a) {
 			continue
 		}
-		d, err := h.readDevice(l)
+		d, err := device.Read(h.nl, l)
 		if err != nil {
 			return s, err
 		}
@@ -87,9 +87,11 @@ func (h *Host) Read() (State, error) {
 
 	for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
 		for _, table := range []int{abi.TablePod, unix.RT_TABLE_MAIN} {
-			if err := h.readRoutes(&s, family, table, names); err != nil {
+			routes, err := h.ask.Routes(h.nl, family, table, names)
+			if err != nil {
 				return s, err
 			}
+			s.Routes = append(s.Routes, routes...)
 		}
 		if err := h.readRules(&s, family); err != nil {
 			return s, err
@@ -123,73 +125,6 @@ func (h *Host) Read() (State, error) {
 // Underlay determines how node traffic leaves this node; see underlay.Find.
 func (h *Host) Underlay(nodes, self []netip.Addr) (underlay.Link, error) {
 	return underlay.Find(h.nl, h.ask, nodes, self)
-}
-
-func (h *Host) readDevice(l nl.Link) (Device, error) {
-	a := l.Attrs()
-	d := Device{Name: a.Name, MTU: a.MTU, Group: a.Group, QueueLen: a.TxQLen,
-		Up: a.Flags&net.FlagUp != 0}
-	var err error
-	if d.RPFilter, err = sysctl.ReadNumber(sysctl.RPFilter(a.Name)); err != nil {
-		return d, err
-	}
-	addrs, err := h.nl.AddrList(l, nl.FamilyV4)
-	if err != nil {
-		return d, fmt.Errorf("list addresses of %s: %w", a.Name, err)
-	}
-	d.Addr4 = slices.ContainsFunc(addrs, func(a nl.Addr) bool {
-		return a.IPNet.String() == tunnelAddr().String()
-	})
-	return d, nil
-}
-
-// readRoutes lists our routes of a table.
-func (h *Host) readRoutes(s *State, family, table int, names map[int]string) error {
-	var routes []rtnetlink.Route
-	odd := false
-	nameOf := func(index int) string {
-		if name := names[index]; name != "" {
-			return name
-		}
-		return fmt.Sprintf("#%d", index)
-	}
-	err := h.ask.Dump(byte(family), table, abi.RouteProtoNode, 0, func() func([]byte) {
-		routes, odd = nil, false
-		return func(body []byte) {
-			r, _, proto, _, ok := rtnetlink.ReadRoute(body, nameOf)
-			if !ok || r.Device == rtnetlink.OddDevice {
-				odd = true
-			} else if r.Table == table && proto == abi.RouteProtoNode {
-				routes = append(routes, r)
-			}
-		}
-	})
-	if odd && err == nil {
-		return h.readOddRoutes(s, family, table, names)
-	}
-
-	if err := nl.Err(err); errors.Is(err, nl.ErrNotFound) || errors.Is(err, unix.EAFNOSUPPORT) {
-		return nil // A table without routes does not exist.
-	} else if err != nil {
-		return fmt.Errorf("list routes of table %d: %w", table, err)
-	}
-
-	s.Routes = append(s.Routes, routes...)
-	return nil
-}
-
-// readOddRoutes is readRoutes for a table that has routes of our protocol which ReadRoute cannot
-// represent.
-func (h *Host) readOddRoutes(s *State, family, table int, names map[int]string) error {
-	filter := &nl.Route{Table: table, Protocol: abi.RouteProtoNode}
-	routes, err := h.nl.RouteListFiltered(family, filter, nl.FilterTable|nl.FilterProtocol)
-	if err != nil {
-		return fmt.Errorf("list routes of table %d: %w", table, err)
-	}
-	for _, r := range routes {
-		s.Routes = append(s.Routes, rtnetlink.FromLibrary(r, family, names))
-	}
-	return nil
 }
 
 func (h *Host) readRules(s *State, family int) error {

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/kubeveil/kubeveil/internal/sorted"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 )
 
@@ -94,7 +95,7 @@ func (h *Host) planPart(last, w Want) (ops []Op, routes []rtnetlink.Route, ok bo
 	was, is := Plan(p.was), Plan(p.is)
 	ops = diffRoutes(was.Routes, is.Routes)
 	slices.SortStableFunc(ops, func(a, b Op) int { return int(a.phase() - b.phase()) })
-	return ops, replaceRoutes(h.have.Routes, was.Routes, is.Routes), true
+	return ops, rtnetlink.Replace(h.have.Routes, was.Routes, is.Routes), true
 }
 
 // free reports whether no other peer has a destination of p. The routes of p then depend on no
@@ -120,9 +121,9 @@ func partOf(was, is Want) (p part, ok bool) {
 	p = part{was, is}
 	limit := 2 * max(partialAlways, len(is.Peers)/partialShare)
 	var samePeers, sameAddrs bool
-	p.was.Peers, p.is.Peers, samePeers = differing(was.Peers, is.Peers, limit, comparePeers,
+	p.was.Peers, p.is.Peers, samePeers = sorted.Diff(was.Peers, is.Peers, limit, comparePeers,
 		Peer.Equal)
-	p.was.NodeAddrs, p.is.NodeAddrs, sameAddrs = differing(was.NodeAddrs, is.NodeAddrs, limit,
+	p.was.NodeAddrs, p.is.NodeAddrs, sameAddrs = sorted.Diff(was.NodeAddrs, is.NodeAddrs, limit,
 		netip.Addr.Compare, func(a, b netip.Addr) bool { return a == b })
 	if !samePeers || !sameAddrs {
 		return part{}, false
@@ -154,75 +155,4 @@ func partOf(was, is Want) (p part, ok bool) {
 	fixed.Peers, fixed.NodeAddrs = nil, nil
 	rules := len(planRules(fixed))
 	return p, len(planRules(p.was)) == rules && len(planRules(p.is)) == rules
-}
-
-// differing compares two sorted lists. gone are the elements of was that are not in is, and fresh
-// those of is that are not in was. ok is false if a list is not sorted, or more than limit differ.
-func differing[T any](was, is []T, limit int, compare func(a, b T) int,
-	same func(a, b T) bool) (gone, fresh []T, ok bool) {
-	if len(was) == len(is) && (len(was) == 0 || &was[0] == &is[0]) {
-		return nil, nil, true
-	}
-
-	for i, j := 0, 0; i < len(was) || j < len(is); {
-		if len(gone)+len(fresh) > limit ||
-			i > 0 && i < len(was) && compare(was[i-1], was[i]) >= 0 ||
-			j > 0 && j < len(is) && compare(is[j-1], is[j]) >= 0 {
-			return nil, nil, false
-		}
-		c := 0
-		switch {
-		case i == len(was):
-			c = 1
-		case j == len(is):
-			c = -1
-		default:
-			c = compare(was[i], is[j])
-		}
-
-		if c < 0 || c == 0 && !same(was[i], is[j]) {
-			gone = append(gone, was[i])
-		}
-		if c > 0 || c == 0 && !same(was[i], is[j]) {
-			fresh = append(fresh, is[j])
-		}
-		if c <= 0 {
-			i++
-		}
-		if c >= 0 {
-			j++
-		}
-	}
-	return gone, fresh, true
-}
-
-// replaceRoutes returns routes with fresh in place of gone. All are in canonical order.
-func replaceRoutes(routes, gone, fresh []rtnetlink.Route) []rtnetlink.Route {
-	gone, fresh, _ = differing(gone, fresh, len(gone)+len(fresh), rtnetlink.CompareRoutes,
-		func(a, b rtnetlink.Route) bool { return a == b })
-	if len(gone) == 0 && len(fresh) == 0 {
-		return routes
-	}
-
-	out := make([]rtnetlink.Route, 0, len(routes)+len(fresh))
-	for len(gone) > 0 || len(fresh) > 0 {
-		remove := len(fresh) == 0 ||
-			len(gone) > 0 && rtnetlink.CompareRoutes(gone[0], fresh[0]) < 0
-		next := fresh
-		if remove {
-			next = gone
-		}
-		i, found := slices.BinarySearchFunc(routes, next[0], rtnetlink.CompareRoutes)
-		out, routes = append(out, routes[:i]...), routes[i:]
-		switch {
-		case remove:
-			if found {
-				routes = routes[1:]
-			}
-			gone = gone[1:]
-		default:
-			out, fresh = append(out, fresh[0]), fresh[1:]
-		}
-	}
-	return append(out, routes...)
 }

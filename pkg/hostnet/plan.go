@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/device"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/flowtable"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/tables"
@@ -297,16 +298,7 @@ func hasFamily(w Want, v6 bool) bool {
 func planDevices(devices []TunnelDevice) []Device {
 	var out []Device
 	for _, d := range devices {
-		out = append(out, Device{
-			Name: d.Name, MTU: d.MTU, Group: abi.TunnelGroup,
-			QueueLen: abi.TunnelQueueLen, RPFilter: rpFilterLoose, Addr4: true, Up: true,
-		})
+		out = append(out, device.Want(d.Name, d.MTU))
 	}
 	return out
 }
-
-// rpFilterLoose is the loose mode of rp_filter (RFC 3704), which accepts a source if any link has a
-// route to it. It is needed because packets from a peer's node address arrive on the tunnel device.
-// The kernel applies it only if the device has an address (no_addr in __fib_validate_source,
-// net/ipv4/fib_frontend.c).
-const rpFilterLoose = 2

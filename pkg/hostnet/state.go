@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/device"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/flowtable"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 )
@@ -54,23 +55,9 @@ type Rule struct {
 	NotGroup uint32
 }
 
-// Device is the configuration of a tunnel device. Diff ignores a wanted Device that does not exist.
+// Device holds the settings of a tunnel device. Diff ignores a wanted Device that does not exist.
 // Routes over it cannot be added until pkg/tunnel makes it.
-type Device struct {
-	Name string
-	// MTU is in bytes. 0 in a wanted Device means that the MTU is not changed.
-	MTU int
-	// Group is the link group, TunnelGroup.
-	Group uint32
-	// QueueLen is the length of the transmit queue, packets.
-	QueueLen int
-	// RPFilter is net.ipv4.conf.NAME.rp_filter; 2 means loose.
-	RPFilter int
-	// Addr4 reports whether the device has abi.TunnelAddress4. Without an address, RPFilter 2 has
-	// no effect.
-	Addr4 bool
-	Up    bool
-}
+type Device = device.Settings
 
 func (r Rule) String() string {
 	family := "inet"
@@ -90,19 +77,6 @@ func (r Rule) String() string {
 		s += fmt.Sprintf(" suppress_ifgroup %#x", r.NotGroup)
 	}
 	return s
-}
-
-func (d Device) String() string {
-	up := "down"
-	if d.Up {
-		up = "up"
-	}
-	addr := "no address"
-	if d.Addr4 {
-		addr = abi.TunnelAddress4
-	}
-	return fmt.Sprintf("%s group %#x mtu %d qlen %d rp_filter %d %s %s", d.Name, d.Group, d.MTU,
-		d.QueueLen, d.RPFilter, addr, up)
 }
 
 // String returns the state as text, for people and for golden tests: one line per rule, route and

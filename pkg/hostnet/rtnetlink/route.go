@@ -3,12 +3,14 @@ package rtnetlink
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Route is one route. It is comparable. Table, Dst and Metric are the kernel's identity of a route.
@@ -159,6 +161,34 @@ func FromLibrary(r nl.Route, family int, names map[int]string) Route {
 		out.Device = fmt.Sprintf("#%d type %d via %s", r.LinkIndex, r.Type, r.Gw)
 	}
 	return out
+}
+
+// ToLibrary converts a route of Kubeveil for the general netlink library. index returns the index
+// of a link by its name.
+func (r Route) ToLibrary(index func(name string) (int, error)) (*nl.Route, error) {
+	dst := &net.IPNet{IP: r.Dst.Addr().AsSlice(),
+		Mask: net.CIDRMask(r.Dst.Bits(), r.Dst.Addr().BitLen())}
+	out := &nl.Route{
+		Table: r.Table, Dst: dst, Priority: r.Metric, Protocol: abi.RouteProtoNode,
+		MTU: r.MTU, Type: unix.RTN_UNREACHABLE, Src: r.Source.AsSlice(),
+	}
+	if r.Unreachable() {
+		return out, nil
+	}
+	if n, _ := fmt.Sscanf(r.Device, "#%d type %d", &out.LinkIndex, &out.Type); n == 2 {
+		// RT_SCOPE_NOWHERE matches any scope when a route is deleted. Such a route is never added.
+		out.Scope = unix.RT_SCOPE_NOWHERE
+		return out, nil
+	}
+	link, err := index(r.Device)
+	if err != nil {
+		return nil, err
+	}
+	out.LinkIndex, out.Type = link, unix.RTN_UNICAST
+	if r.Dst.Addr().Is4() {
+		out.Scope = unix.RT_SCOPE_LINK
+	}
+	return out, nil
 }
 
 func defaultPrefix(family int) netip.Prefix {
