@@ -2,7 +2,6 @@ package nettest
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -102,7 +101,7 @@ func AddAddr(t testing.TB, ns *NS, link string, addrs ...netip.Prefix) {
 func addAddrs(name string, addrs []netip.Prefix) error {
 	return nl.OnLink(name, func(h *nl.Handle, link nl.Link) error {
 		for _, p := range addrs {
-			addr := &nl.Addr{IPNet: ipNet(p)}
+			addr := &nl.Addr{IPNet: nl.IPNet(p)}
 			if p.Addr().Is6() {
 				addr.Flags = unix.IFA_F_NODAD
 			}
@@ -119,7 +118,7 @@ func addAddrs(name string, addrs []netip.Prefix) error {
 func AddRoute(t testing.TB, ns *NS, dst netip.Prefix, gw netip.Addr, link string) {
 	t.Helper()
 	ns.OnLink(link, func(h *nl.Handle, l nl.Link) error {
-		r := &nl.Route{Dst: ipNet(dst), LinkIndex: l.Attrs().Index}
+		r := &nl.Route{Dst: nl.IPNet(dst), LinkIndex: l.Attrs().Index}
 		if gw.IsValid() {
 			r.Gw = gw.AsSlice()
 		} else if dst.Addr().Is4() {
@@ -139,10 +138,6 @@ func Sysctl(t testing.TB, ns *NS, name, value string) {
 	ns.Run(t, func() error {
 		return os.WriteFile(filepath.Join("/proc/sys/net", name), []byte(value), 0o644)
 	})
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
 // Prefixes parses prefixes. It panics at a text that is not one.

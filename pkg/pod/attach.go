@@ -22,12 +22,17 @@ var ErrAttached = fs.ErrExist
 
 // Exists reports whether there is a record file for the host link, even if it cannot be read.
 func (p Paths) Exists(hostLink string) (bool, error) {
-	_, err := os.Lstat(p.record(hostLink))
+	return exists("record", p.record(hostLink))
+}
+
+// exists reports whether there is a file or a directory at path.
+func exists(what, path string) (bool, error) {
+	_, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("look for record: %w", err)
+		return false, fmt.Errorf("look for %s: %w", what, err)
 	}
 	return true, nil
 }

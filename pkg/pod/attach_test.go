@@ -15,7 +15,7 @@ import (
 )
 
 type leftover struct {
-	links    map[int]string
+	links    map[string]bool
 	records  []Record
 	elements []element
 }

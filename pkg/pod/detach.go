@@ -115,31 +115,27 @@ func (p Paths) PruneAddrs() (count int, err error) {
 func ofNoLink(all []element) ([]element, error) {
 	// The links are listed after the elements. An ADD makes its link before its elements, so the
 	// links include those of all pods in all.
-	nameByIndex, err := podLinks()
+	names, err := podLinks()
 	if err != nil {
 		return nil, err
-	}
-	names := make(map[string]bool)
-	for _, name := range nameByIndex {
-		names[name] = true
 	}
 	return slices.DeleteFunc(all, func(e element) bool { return names[e.link] }), nil
 }
 
-// podLinks returns the names of the links in PodGroup, by index.
-func podLinks() (map[int]string, error) {
+// podLinks returns the names of the links in PodGroup.
+func podLinks() (map[string]bool, error) {
 	h, links, err := nl.OpenLinks()
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
-	nameByIndex := make(map[int]string)
+	names := make(map[string]bool)
 	for _, l := range links {
 		if l.Attrs().Group == abi.PodGroup {
-			nameByIndex[l.Attrs().Index] = l.Attrs().Name
+			names[l.Attrs().Name] = true
 		}
 	}
-	return nameByIndex, nil
+	return names, nil
 }
 
 // deleteLink deletes a link by name. It returns nil if the link does not exist.

@@ -112,7 +112,7 @@ func (n *node) elements() []element {
 // bare reports whether the node has nothing of any pod.
 func (n *node) bare() error {
 	n.t.Helper()
-	var links map[int]string
+	var links map[string]bool
 	var records []Record
 	n.must(func() (err error) {
 		if links, err = podLinks(); err != nil {

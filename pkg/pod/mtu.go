@@ -35,16 +35,9 @@ func (p Paths) SetMTU(ctx context.Context, r Record, mtu int) (Record, error) {
 
 	host := func() error { return setLinkMTU(r.HostLink, mtu) }
 	inside := func() error { return netns.Do(r.Netns, func() error { return setPodMTU(changed) }) }
-	order := []func() error{host, inside}
-	if mtu < r.MTU {
-		order = []func() error{inside, host}
-	}
-
-	for _, f := range order {
-		if err := f(); err != nil {
-			return r, fmt.Errorf("set mtu %d of %s, container %s: %w", mtu, r.HostLink,
-				r.ContainerID, err)
-		}
+	if err := inOrder(mtu < r.MTU, host, inside); err != nil {
+		return r, fmt.Errorf("set mtu %d of %s, container %s: %w", mtu, r.HostLink, r.ContainerID,
+			err)
 	}
 
 	if err := p.write(changed); err != nil {
@@ -86,16 +79,19 @@ func setPodMTU(r Record) error {
 		return errors.Join(errs...)
 	}
 
-	order := []func() error{link, routes}
-	if r.MTU < l.Attrs().MTU {
-		order = []func() error{routes, link}
+	if err := inOrder(r.MTU < l.Attrs().MTU, link, routes); err != nil {
+		return fmt.Errorf("%s in the pod: %w", r.IfName, err)
 	}
-
-	for _, f := range order {
-		if err := f(); err != nil {
-			return fmt.Errorf("%s in the pod: %w", r.IfName, err)
-		}
-	}
-
 	return nil
+}
+
+// inOrder calls first and then second, or the other way round. It stops at an error.
+func inOrder(reverse bool, first, second func() error) error {
+	if reverse {
+		first, second = second, first
+	}
+	if err := first(); err != nil {
+		return err
+	}
+	return second()
 }

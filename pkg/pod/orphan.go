@@ -33,7 +33,7 @@ func (p Paths) Orphans(network string, valid map[string]bool) ([]string, error) 
 		return nil, err
 	}
 
-	for _, name := range links {
+	for name := range links {
 		if ours(name) {
 			found[name] = true
 		}

@@ -65,14 +65,7 @@ func (p Paths) PolicyOpen() (bool, error) {
 	if p.PolicyDir == "" {
 		return false, nil
 	}
-	_, err := os.Stat(p.PolicyDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("look for reservations: %w", err)
-	}
-	return true, nil
+	return exists("reservations", p.PolicyDir)
 }
 
 // ClosePolicy removes PolicyDir. From now on, Attach ignores policies.

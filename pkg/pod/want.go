@@ -71,7 +71,7 @@ func podRoutes(r Record, index int) []nl.Route {
 
 func defaultRoute(a netip.Addr, index, mtu int) nl.Route {
 	return nl.Route{
-		LinkIndex: index, Dst: netipNet(DefaultPrefix(a)), Gw: Gateway(a).AsSlice(),
+		LinkIndex: index, Dst: nl.IPNet(DefaultPrefix(a)), Gw: Gateway(a).AsSlice(),
 		Family: family(a),
 		Table:  unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_STATIC, Type: unix.RTN_UNICAST, MTU: mtu,
 	}
@@ -105,8 +105,4 @@ func linkScope(a netip.Addr) nl.Scope {
 	return unix.RT_SCOPE_UNIVERSE
 }
 
-func single(a netip.Addr) *net.IPNet { return netipNet(netip.PrefixFrom(a, a.BitLen())) }
-
-func netipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
+func single(a netip.Addr) *net.IPNet { return nl.IPNet(netip.PrefixFrom(a, a.BitLen())) }

@@ -124,7 +124,4 @@ func Apply(h *nl.Handle, have, want Settings) error {
 }
 
 // address returns abi.TunnelAddress4 as the address of a link.
-func address() *net.IPNet {
-	return &net.IPNet{IP: netip.MustParseAddr(abi.TunnelAddress4).AsSlice(),
-		Mask: net.CIDRMask(32, 32)}
-}
+func address() *net.IPNet { return nl.IPNet(netip.MustParsePrefix(abi.TunnelAddress4 + "/32")) }

@@ -3,7 +3,6 @@ package rtnetlink
 import (
 	"cmp"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 
@@ -166,10 +165,8 @@ func FromLibrary(r nl.Route, family int, names map[int]string) Route {
 // ToLibrary converts a route of Kubeveil for the general netlink library. index returns the index
 // of a link by its name.
 func (r Route) ToLibrary(index func(name string) (int, error)) (*nl.Route, error) {
-	dst := &net.IPNet{IP: r.Dst.Addr().AsSlice(),
-		Mask: net.CIDRMask(r.Dst.Bits(), r.Dst.Addr().BitLen())}
 	out := &nl.Route{
-		Table: r.Table, Dst: dst, Priority: r.Metric, Protocol: abi.RouteProtoNode,
+		Table: r.Table, Dst: nl.IPNet(r.Dst), Priority: r.Metric, Protocol: abi.RouteProtoNode,
 		MTU: r.MTU, Type: unix.RTN_UNREACHABLE, Src: r.Source.AsSlice(),
 	}
 	if r.Unreachable() {

@@ -6,7 +6,6 @@ package podtest
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -136,7 +135,7 @@ func Rules(family int) []*nl.Rule {
 // Closed returns the unreachable route of a cluster range.
 func Closed(p netip.Prefix) *nl.Route {
 	return &nl.Route{
-		Dst:   &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
+		Dst:   nl.IPNet(p),
 		Table: abi.TablePod, Protocol: abi.RouteProtoNode, Type: unix.RTN_UNREACHABLE,
 		Priority: abi.MetricRange,
 	}

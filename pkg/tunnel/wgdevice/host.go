@@ -256,9 +256,7 @@ func peerConfig(p tunnel.PeerChange) wgtypes.PeerConfig {
 		cfg.PresharedKey = &wgtypes.Key{}
 	}
 	for _, ip := range p.AllowedIPs {
-		cfg.AllowedIPs = append(cfg.AllowedIPs, net.IPNet{
-			IP: ip.Addr().AsSlice(), Mask: net.CIDRMask(ip.Bits(), ip.Addr().BitLen()),
-		})
+		cfg.AllowedIPs = append(cfg.AllowedIPs, *nl.IPNet(ip))
 	}
 	return cfg
 }
