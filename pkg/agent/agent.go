@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/agent/dropwatch"
 	"github.com/kubeveil/kubeveil/pkg/agent/podkeeper"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/feature"
@@ -37,7 +38,7 @@ type Dependencies struct {
 }
 
 // Agent is the daemon of one node. Make it with New, then call Run once. No field changes after
-// New, except kernel, guardCounts and view, which are safe for concurrent use. Only the loop uses
+// New, except kernel, drops and view, which are safe for concurrent use. Only the loop uses
 // host.
 type Agent struct {
 	log     *slog.Logger
@@ -66,8 +67,8 @@ type Agent struct {
 	kernel kernelChanges
 	// showGuard returns the status of the guard. Tests replace it.
 	showGuard func() (telemetry.Guard, error)
-	// guardCounts holds the guard's counters as they were last read. It has its own lock.
-	guardCounts guardCounts
+	// drops holds the guard's counters as they were last read. It has its own lock.
+	drops dropwatch.Watch
 
 	view atomic.Pointer[view]
 }

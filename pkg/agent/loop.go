@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/passage"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -82,7 +83,7 @@ type loop struct {
 	// based reports whether this process has checked the base routes, see base.
 	based bool
 	// passage holds the results of probes through the filters of other programs.
-	passage passageProof
+	passage passage.Proof
 	// recalled reports whether recall has read the path MTUs of an earlier veild.
 	recalled bool
 }
@@ -177,7 +178,9 @@ func (l *loop) forget(p part) {
 // is needed. Notifications about this process's own writes need no turn.
 func (l *loop) takeKernel() bool {
 	c := l.kernel.take()
-	l.passage.filtersChanged = l.passage.filtersChanged || c.Filters
+	if c.Filters {
+		l.passage.FiltersChanged()
+	}
 	needed := false
 	for p, concerned := range map[part]bool{
 		partUnderlay: c.Underlay,

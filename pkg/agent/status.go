@@ -49,7 +49,7 @@ func (a *Agent) Status() telemetry.Status {
 	if guardErr != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("the guard cannot be read: %v", guardErr))
 	} else {
-		s.Problems = append(s.Problems, a.guardCounts.problems(s, time.Now())...)
+		s.Problems = append(s.Problems, a.drops.Problems(s, time.Now())...)
 	}
 	return s
 }
@@ -202,4 +202,16 @@ func (a *Agent) guardStatus() (telemetry.Guard, error) {
 			Sentence: r.Sentence, Packets: counts[r.Name], Harmless: guard.Harmless(r.Name)})
 	}
 	return out, nil
+}
+
+// watchDrops reads the guard's counters each resync until ctx ends. So status shows when a counter
+// rose, even if status is rarely read.
+func (a *Agent) watchDrops(ctx context.Context) error {
+	look := func() {
+		if shown, err := a.showGuard(); err == nil {
+			a.drops.Problems(telemetry.Status{Guard: shown}, time.Now())
+		}
+	}
+	look()
+	return repeat(ctx, resync, look)
 }

@@ -18,5 +18,7 @@
 //
 //	probe's namespace ── veth (PodGroup) ── forward: entered++ … filters … postrouting: left++, drop
 //
-// Start reading at Probe.
+// A Proof decides when to probe again, and keeps what the last probes found.
+//
+// Start reading at Probe, then Proof.Prove.
 package passage

@@ -1,4 +1,4 @@
-package agent
+package passage
 
 import (
 	"errors"
@@ -6,13 +6,11 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/kubeveil/kubeveil/pkg/passage"
 )
 
 func TestProbesAreDue(t *testing.T) {
 	start := time.Unix(1_000_000, 0)
-	never, passed := passageProof{}, passageProof{at: start, passed: true}
+	never, passed := Proof{}, Proof{at: start, passed: true}
 	dropped, doubted := passed, passed
 	dropped.passed, doubted.doubts = false, 1
 	changed := passed
@@ -22,7 +20,7 @@ func TestProbesAreDue(t *testing.T) {
 
 	for _, tt := range []struct {
 		situation string
-		p         passageProof
+		p         Proof
 		after     time.Duration
 		legacy    bool
 		want      bool
@@ -47,8 +45,8 @@ func TestProbesAreDue(t *testing.T) {
 }
 
 func TestResultsOfProbesAreKept(t *testing.T) {
-	var p passageProof
-	drops := fmt.Errorf("%w: 3 of 3", passage.ErrDropped)
+	var p Proof
+	drops := fmt.Errorf("%w: 3 of 3", ErrDropped)
 	unknown := errors.New("no result")
 	now := time.Unix(1_000_000, 0)
 	for _, step := range []struct {
@@ -67,16 +65,16 @@ func TestResultsOfProbesAreKept(t *testing.T) {
 		{"passed in the end", nil, "", ""},
 	} {
 		p.take(now, step.err)
-		if !strings.Contains(p.problem, step.problem) || (p.problem == "") != (step.problem == "") ||
-			p.note != step.note {
-			t.Errorf("%s: problem %q, note %q", step.situation, p.problem, p.note)
+		if !strings.Contains(p.Problem, step.problem) || (p.Problem == "") != (step.problem == "") ||
+			p.Note != step.note {
+			t.Errorf("%s: problem %q, note %q", step.situation, p.Problem, p.Note)
 		}
 	}
 }
 
 // A change that was there before the first probe does not delay the next one.
 func TestProbesOfChangesAreSpaced(t *testing.T) {
-	p := passageProof{filtersChanged: true}
+	p := Proof{filtersChanged: true}
 	now := time.Unix(1_000_000, 0)
 	p.take(now, nil)
 	if p.filtersChanged || !p.changedAt.IsZero() {

@@ -1,4 +1,4 @@
-package agent
+package dropwatch
 
 import (
 	"strings"
@@ -10,7 +10,7 @@ import (
 )
 
 func TestLostMarksAreAProblemForAWhile(t *testing.T) {
-	var c guardCounts
+	var w Watch
 	start := time.Unix(1_000_000, 0)
 	for _, step := range []struct {
 		situation string
@@ -25,14 +25,14 @@ func TestLostMarksAreAProblemForAWhile(t *testing.T) {
 		{"again", 4, time.Hour, true},
 	} {
 		s := telemetry.Status{Guard: telemetry.Guard{MarksRestored: step.restored}}
-		if got := c.problems(s, start.Add(step.after)); (len(got) > 0) != step.problem {
+		if got := w.Problems(s, start.Add(step.after)); (len(got) > 0) != step.problem {
 			t.Errorf("%s: problems %q", step.situation, got)
 		}
 	}
 }
 
 func TestDatagramsOfUnknownSourcesAreAProblemOfSilentPeers(t *testing.T) {
-	var c guardCounts
+	var w Watch
 	start := time.Unix(1_000_000, 0)
 	for _, step := range []struct {
 		situation string
@@ -52,14 +52,14 @@ func TestDatagramsOfUnknownSourcesAreAProblemOfSilentPeers(t *testing.T) {
 			Guard: telemetry.Guard{Drops: []telemetry.Drop{{Name: chains.TunnelUnknownSource,
 				Packets: step.dropped}}},
 		}
-		if got := c.problems(s, start.Add(step.after)); (len(got) > 0) != step.problem {
+		if got := w.Problems(s, start.Add(step.after)); (len(got) > 0) != step.problem {
 			t.Errorf("%s: problems %q", step.situation, got)
 		}
 	}
 }
 
 func TestRecentDropsOfTheClusterAreAProblem(t *testing.T) {
-	var c guardCounts
+	var w Watch
 	start := time.Unix(1_000_000, 0)
 	for _, step := range []struct {
 		situation string
@@ -82,7 +82,7 @@ func TestRecentDropsOfTheClusterAreAProblem(t *testing.T) {
 
 		s := telemetry.Status{Guard: telemetry.Guard{Drops: []telemetry.Drop{
 			{Name: step.reason, Packets: step.dropped}}}}
-		got := strings.Join(c.problems(s, start.Add(step.after)), "; ")
+		got := strings.Join(w.Problems(s, start.Add(step.after)), "; ")
 		if (got != "") != (step.problem != "") || !strings.Contains(got, step.problem) {
 			t.Errorf("%s: problems %q, want %q", step.situation, got, step.problem)
 		}

@@ -1,7 +1,6 @@
-package agent
+package dropwatch
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -30,9 +29,9 @@ func (r *rising) lately(count uint64, now time.Time) bool {
 	return !r.at.IsZero() && now.Sub(r.at) <= shownFor
 }
 
-// guardCounts holds the guard's counters that indicate problems. The zero value is ready for use.
-// It is safe for concurrent use, because each caller of Status updates it.
-type guardCounts struct {
+// Watch holds the guard's counters that indicate problems. The zero value is ready for use. It is
+// safe for concurrent use, because each reader of the status updates it.
+type Watch struct {
 	mu             sync.Mutex // guards the fields below
 	marks, unknown rising
 	// crossed are the counters of clusterDrops.
@@ -60,11 +59,11 @@ func (c *crossing) lately(count uint64, now time.Time) uint64 {
 	return count - min(c.from, count)
 }
 
-// problems returns the problems that the counters of s indicate, as sentences.
-func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.marks.lately(s.Guard.MarksRestored, now) {
+// Problems returns the problems that the counters of s indicate, as sentences.
+func (w *Watch) Problems(s telemetry.Status, now time.Time) (problems []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.marks.lately(s.Guard.MarksRestored, now) {
 		problems = append(problems, fmt.Sprintf(
 			"another program overwrites the marks of pods' packets (%d restored): find its rule "+
 				"with nft list ruleset or iptables-save -t mangle, and restrict it to its own bits",
@@ -80,14 +79,14 @@ func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []st
 
 	// Any host can send such datagrams. They are a problem only if peers are silent.
 	silent := func(p telemetry.Peer) bool { return p.State == telemetry.PeerSilent }
-	if c.unknown.lately(unknown, now) && slices.ContainsFunc(s.Peers, silent) {
+	if w.unknown.lately(unknown, now) && slices.ContainsFunc(s.Peers, silent) {
 		problems = append(problems, fmt.Sprintf(
 			"peers are silent, and %d tunnel datagrams had unknown sources: if nodes are behind "+
 				"NAT, add the outer address to the Node (ExternalIP), or set tunnel.roaming: true "+
 				"on every node", unknown))
 	}
 
-	if lost := c.crossings(s.Guard.Drops, now); lost != "" {
+	if lost := w.crossings(s.Guard.Drops, now); lost != "" {
 		problems = append(problems, fmt.Sprintf("packets of the cluster were dropped because "+
 			"they were not in a tunnel (%s), so nothing passed in clear: find the route, rule or "+
 			"program that sends them past the tunnel; veilctl drops shows the packets", lost))
@@ -97,35 +96,23 @@ func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []st
 
 // crossings returns the reasons of clusterDrops whose counters rose lately, each with its number of
 // drops.
-func (c *guardCounts) crossings(drops []telemetry.Drop, now time.Time) string {
+func (w *Watch) crossings(drops []telemetry.Drop, now time.Time) string {
 	var lost []string
 	for _, d := range drops {
 		if !slices.Contains(clusterDrops, d.Name) {
 			continue
 		}
-		counter := c.crossed[d.Name]
+		counter := w.crossed[d.Name]
 		if counter == nil {
-			if c.crossed == nil {
-				c.crossed = map[string]*crossing{}
+			if w.crossed == nil {
+				w.crossed = map[string]*crossing{}
 			}
 			counter = &crossing{rising: rising{count: d.Packets}}
-			c.crossed[d.Name] = counter
+			w.crossed[d.Name] = counter
 		}
 		if n := counter.lately(d.Packets, now); n > 0 {
 			lost = append(lost, fmt.Sprintf("%s %d", d.Name, n))
 		}
 	}
 	return strings.Join(lost, ", ")
-}
-
-// watchDrops reads the guard's counters each resync until ctx ends. So status shows when a counter
-// rose, even if status is rarely read.
-func (a *Agent) watchDrops(ctx context.Context) error {
-	look := func() {
-		if shown, err := a.showGuard(); err == nil {
-			a.guardCounts.problems(telemetry.Status{Guard: shown}, time.Now())
-		}
-	}
-	look()
-	return repeat(ctx, resync, look)
 }
