@@ -89,7 +89,7 @@ func (s *run) cappedAt(ctx context.Context, name string, mbps float64) error {
 			func(t target) bench.Measure { return s.udp(t, search, &hint) }, nil},
 	} {
 		groups = append(groups, bench.Group{
-			Name: q.name, MTU: s.at.underlay, Unit: q.unit, Turns: q.turns,
+			Name: q.name, MTU: s.at.Underlay, Unit: q.unit, Turns: q.turns,
 			Sides: []bench.Side{{Name: toPod(sideOurs), Measure: q.measure(ours)},
 				{Name: toPod(sideClear), Measure: q.measure(clear)}},
 			Pairs: []bench.Pair{{Name: "pod_" + q.name + clearSuffix, Ours: toPod(sideOurs),

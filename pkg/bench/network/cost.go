@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
+	"github.com/kubeveil/kubeveil/pkg/bench/network/testbed"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 )
 
@@ -21,7 +22,7 @@ const costTime = 2 * time.Second
 // while datagrams go through Kubeveil at the lowest rate of the case pod_udp.
 func (s *run) guardCost(ctx context.Context) error {
 	ours := s.podTarget(sideOurs)
-	c := s.Result.Find("pod_udp", s.at.underlay)
+	c := s.Result.Find("pod_udp", s.at.Underlay)
 	if c == nil {
 		s.Skip(caseGuardCost, "no rate of ours is known")
 		return nil
@@ -34,14 +35,14 @@ func (s *run) guardCost(ctx context.Context) error {
 		}
 		nanos = append(nanos, float64(ran.Took.Nanoseconds())/float64(ran.Runs))
 		shares = append(shares, 100*ran.Took.Seconds()/costTime.Seconds()/float64(
-			len(s.ground.nodes)))
+			len(s.bed.Nodes)))
 	}
 	s.Progress("the guard's programs take %v a packet",
 		bench.Nanosecond.Format(bench.Summarize(nanos).Median))
 	s.Result.Cases = append(s.Result.Cases,
-		bench.Case{Name: caseGuardCost, MTU: s.at.underlay, Unit: bench.Nanosecond,
+		bench.Case{Name: caseGuardCost, MTU: s.at.Underlay, Unit: bench.Nanosecond,
 			Ours: bench.Summarize(nanos)},
-		bench.Case{Name: caseGuardShare, MTU: s.at.underlay, Unit: bench.Percent,
+		bench.Case{Name: caseGuardShare, MTU: s.at.Underlay, Unit: bench.Percent,
 			Ours: bench.Summarize(shares)})
 	return nil
 }
@@ -55,9 +56,9 @@ func (s *run) guardSample(ctx context.Context, t target,
 		_, err := s.flow(t, costTime+time.Second).UDP(ctx, rate, load.UDPPayload4(t.mtu))
 		flow <- err
 	}()
-	counts := make([]session.Ran, len(s.ground.nodes))
-	err = s.ground.both(func(i int, p *place) error {
-		return p.onNode.Call(ctx, session.VerbPrograms,
+	counts := make([]session.Ran, len(s.bed.Nodes))
+	err = s.bed.Both(func(i int, p *testbed.Place) error {
+		return p.OnNode.Call(ctx, session.VerbPrograms,
 			session.Programs{Prefix: guardPrograms, For: costTime}, &counts[i])
 	})
 	err = errors.Join(err, <-flow)
@@ -69,7 +70,7 @@ func (s *run) guardSample(ctx context.Context, t target,
 	}
 	if all.Runs == 0 {
 		return all, fmt.Errorf("no program %s* ran on %s and %s: is it Kubeveil's guard that "+
-			"is there?", guardPrograms, s.ground.client().Name, s.ground.server().Name)
+			"is there?", guardPrograms, s.bed.Client().Name, s.bed.Server().Name)
 	}
 	return all, nil
 }

@@ -23,8 +23,8 @@
 // It refuses a cluster with fewer than two nodes that are Ready and schedulable, and nodes without
 // IPv4.
 //
-// It is larger than most packages, because every part needs the same two nodes with their three
-// sides, and proves by the same counters which path the traffic took.
+// Package testbed makes the nodes' pods and the interfaces of the three sides. The parts prove by
+// the same counters which path the traffic took.
 //
 // Start reading at Run.
 package network

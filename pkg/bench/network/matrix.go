@@ -85,19 +85,19 @@ func (s *run) matrices(ctx context.Context) error {
 // setMTU sets the MTU of the underlay, waits until the pods' MTU has followed, and makes the
 // interfaces of the other two sides again.
 func (s *run) setMTU(ctx context.Context, mtu int) error {
-	if s.at.underlay == mtu {
+	if s.at.Underlay == mtu {
 		return nil
 	}
 	s.Progress("underlay to MTU %d", mtu)
 	if err := s.SetMTU(ctx, mtu); err != nil {
 		return fmt.Errorf("MTU %d: %w", mtu, err)
 	}
-	at, err := s.ground.waitMTU(ctx, s.at, mtu)
+	at, err := s.bed.WaitMTU(ctx, s.at, mtu)
 	if err != nil {
 		return err
 	}
 	s.at = at
-	if err := s.ground.wire(ctx, s.wiring, at); err != nil {
+	if err := s.bed.Wire(ctx, s.wiring, at); err != nil {
 		return err
 	}
 	for _, t := range s.targets() {
@@ -123,7 +123,7 @@ func toPod(side string) string     { return side + " to pod" }
 func toService(side string) string { return side + " to service" }
 
 func (s *run) group(q quantity) bench.Group {
-	g := bench.Group{Name: q.name, MTU: s.at.underlay, Unit: q.unit, Turns: q.turns}
+	g := bench.Group{Name: q.name, MTU: s.at.Underlay, Unit: q.unit, Turns: q.turns}
 	pod, service := "pod_"+q.name, "service_"+q.name
 	var targets []target
 	add := func(name string, t target) {

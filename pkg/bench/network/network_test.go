@@ -3,7 +3,6 @@ package network
 import (
 	"context"
 	"flag"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/network/testbed"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
@@ -22,42 +22,6 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
 var sampleDir = flag.String("sample", "",
 	"directory to which the page of the tests is written, to be looked at")
-
-func TestPlan(t *testing.T) {
-	seen := map[netip.Addr]bool{}
-	for _, a := range serviceAddrs(DefaultPrefix) {
-		seen[a] = true
-	}
-
-	for i := range 2 {
-		p, err := newPlan(DefaultPrefix, i)
-		if err != nil {
-			t.Fatal(err)
-		}
-		share := netip.PrefixFrom(p.clearGateway, nodePrefixBits).Masked()
-		for _, a := range []netip.Addr{p.clearPod, p.clearGateway, p.barePod, p.bareGateway} {
-			if seen[a] || !share.Contains(a) || !DefaultPrefix.Contains(a) {
-				t.Errorf("node %d: %v is used twice or outside of %v", i, a, share)
-			}
-			seen[a] = true
-		}
-	}
-
-	if len(seen) != 10 {
-		t.Errorf("%d addresses, want 10", len(seen))
-	}
-
-	for _, bad := range []string{"198.18.192.0/27", "fd42::/64"} {
-		if _, err := newPlan(netip.MustParsePrefix(bad), 0); err == nil ||
-			!strings.Contains(err.Error(), bad) {
-			t.Errorf("%s: error %v", bad, err)
-		}
-	}
-
-	if _, err := newPlan(netip.Prefix{}, 0); err == nil {
-		t.Error("no prefix gave no error")
-	}
-}
 
 func TestCarried(t *testing.T) {
 	const least = 1_000_000
@@ -188,14 +152,14 @@ func invented() *run {
 		Why: "the machine is QEMU without KVM's clock", Kernel: "6.1.0", CPUs: 2,
 		Processor: "Nehalem", Machine: "QEMU Standard PC"}
 	s := &run{
-		ground: &ground{nodes: [2]*place{{platform: p}, {platform: p}}},
-		wiring: &wiring{services: serviceAddrs(DefaultPrefix)},
+		bed:    &testbed.Bed{Nodes: [2]*testbed.Place{{Platform: p}, {Platform: p}}},
+		wiring: &testbed.Wiring{Services: testbed.ServiceAddrs(DefaultPrefix)},
 		Run: &suite.Run{Result: &bench.Result{Schema: bench.Schema, Platform: bench.Emulated,
 			CPUs: 2, Kernel: "6.1.0", Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 			Leaks: &bench.Leaks{Frames: 9000, ControlPlaintext: 800}}},
 	}
 	s.setDefaults()
-	s.ground.nodes[0].Name, s.ground.nodes[1].Name = "node-1", "node-2"
+	s.bed.Nodes[0].Name, s.bed.Nodes[1].Name = "node-1", "node-2"
 	return s
 }
 
@@ -212,7 +176,7 @@ func figure(unit bench.Unit, side string, round float64) bench.Sample {
 func TestReport(t *testing.T) {
 	s := invented()
 	for _, mtu := range []int{1500, 8896} {
-		s.at = mtus{mtu, mtu - 80}
+		s.at = testbed.MTUs{Underlay: mtu, Pod: mtu - 80}
 		var groups []bench.Group
 		for _, q := range s.quantities() {
 			round := 0.0

@@ -41,8 +41,8 @@ type Options struct {
 	// Ready holds the times, in seconds, from kubectl apply until all nodes are Ready. If it is
 	// empty, the report lists this case as skipped.
 	Ready []float64
-	// Reference is the result of FirstBytes on the reference network. Empty leaves the comparison
-	// out.
+	// Reference is the result of testbed.FirstBytes on the reference network. Empty leaves the
+	// comparison out.
 	Reference []float64
 	// Churn is the time during which pods are created and deleted; 0 means a minute, and a negative
 	// time leaves this part out.

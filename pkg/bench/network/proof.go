@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/network/testbed"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -69,9 +70,9 @@ func (s *run) watched(ctx context.Context, side string) (sum session.Judgement, 
 		return sum, err
 	}
 
-	err = s.ground.both(func(_ int, p *place) error {
-		return p.onNode.Call(ctx, session.VerbWatch,
-			session.Watch{Link: p.platform.Underlay, Ranges: ranges, Nodes: nodes, Canary: canary},
+	err = s.bed.Both(func(_ int, p *testbed.Place) error {
+		return p.OnNode.Call(ctx, session.VerbWatch,
+			session.Watch{Link: p.Platform.Underlay, Ranges: ranges, Nodes: nodes, Canary: canary},
 			nil)
 	})
 	if err != nil {
@@ -83,10 +84,10 @@ func (s *run) watched(ctx context.Context, side string) (sum session.Judgement, 
 		exchange.To = append(exchange.To, netip.AddrPortFrom(t.addr, session.RoundTripsPort))
 	}
 
-	errs := []error{s.ground.client().inPod.Call(ctx, session.VerbRoundTrips, exchange, nil)}
+	errs := []error{s.bed.Client().InPod.Call(ctx, session.VerbRoundTrips, exchange, nil)}
 	var seen [2]session.Judgement
-	errs = append(errs, s.ground.both(func(i int, p *place) error {
-		return p.onNode.Call(ctx, session.VerbJudge, struct{}{}, &seen[i])
+	errs = append(errs, s.bed.Both(func(i int, p *testbed.Place) error {
+		return p.OnNode.Call(ctx, session.VerbJudge, struct{}{}, &seen[i])
 	}))
 	if err := errors.Join(errs...); err != nil {
 		return sum, fmt.Errorf("watch the links, %s: %w", side, err)
@@ -95,7 +96,7 @@ func (s *run) watched(ctx context.Context, side string) (sum session.Judgement, 
 	for i, j := range seen {
 		if j.Dropped > 0 || j.Frames == 0 {
 			return sum, fmt.Errorf("watch %s of %s: %d frames seen and %d missed, so nothing "+
-				"is proven", s.ground.nodes[i].platform.Underlay, s.ground.nodes[i].Name, j.Frames,
+				"is proven", s.bed.Nodes[i].Platform.Underlay, s.bed.Nodes[i].Name, j.Frames,
 				j.Dropped)
 		}
 		sum.Frames += j.Frames
@@ -117,7 +118,7 @@ func (s *run) known(ctx context.Context) (ranges []netip.Prefix, nodes []netip.A
 		ranges = append(ranges, n.PodPrefixes...)
 		nodes = append(nodes, n.Addrs...)
 	}
-	for _, addr := range s.wiring.services {
+	for _, addr := range s.wiring.Services {
 		ranges = append(ranges, netip.PrefixFrom(addr, addr.BitLen()))
 	}
 	return ranges, nodes, nil

@@ -9,14 +9,15 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
+	"github.com/kubeveil/kubeveil/pkg/bench/network/testbed"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 )
 
 // Sides.
 const (
-	sideOurs  = "ours"
-	sideBare  = "bare"
-	sideClear = "clear"
+	sideOurs  = testbed.Ours
+	sideBare  = testbed.Bare
+	sideClear = testbed.Clear
 )
 
 // Names of other sides in results.
@@ -78,11 +79,11 @@ func (c carried) check(side string, least uint64) error {
 
 // flow returns a Flow that runs iperf3 in the client's pod, to the target, for d.
 func (s *run) flow(t target, d time.Duration) load.Flow {
-	return load.Flow{To: t.addr, Duration: d, Busy: s.ground.busy,
+	return load.Flow{To: t.addr, Duration: d, Busy: s.bed.Busy,
 		Run: func(ctx context.Context, args ...string) ([]byte, error) {
 			var done session.IperfDone
 			args = append(args, "-p", fmt.Sprint(session.IperfPort))
-			if err := s.ground.client().inPod.Call(ctx, session.VerbIperf,
+			if err := s.bed.Client().InPod.Call(ctx, session.VerbIperf,
 				session.Iperf{Args: args},
 				&done); err != nil {
 				return nil, err
@@ -111,7 +112,7 @@ func (c carried) checkAll(least map[string]uint64) error {
 // carried the traffic.
 func (s *run) checked(t target, m bench.Measure) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
-		before, err := s.ground.snapshot(ctx)
+		before, err := s.bed.Snapshot(ctx)
 		if err != nil {
 			return bench.Sample{}, err
 		}
@@ -119,7 +120,7 @@ func (s *run) checked(t target, m bench.Measure) bench.Measure {
 		if err != nil {
 			return sample, err
 		}
-		after, err := s.ground.snapshot(ctx)
+		after, err := s.bed.Snapshot(ctx)
 		if err != nil {
 			return sample, err
 		}
@@ -169,7 +170,7 @@ const (
 // returns an error unless each side's path carried at least the traffic of its targets.
 func (s *run) trips(targets []target) func(context.Context) ([]bench.Sample, error) {
 	return func(ctx context.Context) ([]bench.Sample, error) {
-		before, err := s.ground.snapshot(ctx)
+		before, err := s.bed.Snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -182,7 +183,7 @@ func (s *run) trips(targets []target) func(context.Context) ([]bench.Sample, err
 		}
 
 		var all []session.Latency
-		if err := s.ground.client().inPod.Call(ctx, session.VerbRoundTrips, trips,
+		if err := s.bed.Client().InPod.Call(ctx, session.VerbRoundTrips, trips,
 			&all); err != nil {
 			return nil, err
 		}
@@ -190,7 +191,7 @@ func (s *run) trips(targets []target) func(context.Context) ([]bench.Sample, err
 			return nil, fmt.Errorf("%d latencies of %d targets: does the image of veil-tools have "+
 				"another version", len(all), len(targets))
 		}
-		after, err := s.ground.snapshot(ctx)
+		after, err := s.bed.Snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -210,7 +211,7 @@ func (s *run) trips(targets []target) func(context.Context) ([]bench.Sample, err
 // took the path of the target's side.
 func (s *run) tripsTo(t target) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
-		before, err := s.ground.snapshot(ctx)
+		before, err := s.bed.Snapshot(ctx)
 		if err != nil {
 			return bench.Sample{}, err
 		}
@@ -218,7 +219,7 @@ func (s *run) tripsTo(t target) bench.Measure {
 		if err != nil {
 			return bench.Sample{}, err
 		}
-		after, err := s.ground.snapshot(ctx)
+		after, err := s.bed.Snapshot(ctx)
 		if err != nil {
 			return bench.Sample{}, err
 		}

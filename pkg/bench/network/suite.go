@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/bench/network/testbed"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -38,10 +39,10 @@ type run struct {
 	Options
 	*suite.Run
 	cluster *remote.Cluster
-	ground  *ground
-	wiring  *wiring
+	bed     *testbed.Bed
+	wiring  *testbed.Wiring
 	// at are the present MTUs.
-	at mtus
+	at testbed.MTUs
 	// noClear is the reason why there is no network in clear; "" means that there is one.
 	noClear string
 }
@@ -57,7 +58,7 @@ func Run(ctx context.Context, c *remote.Cluster, o Options) (*report.Report, err
 		s.Labels = labels()
 		s.Progress("about %v", o.Estimate().Round(time.Minute))
 		var err error
-		if s.ground, err = newGround(ctx, c, o.Nodes); err != nil {
+		if s.bed, err = testbed.New(ctx, c, o.Nodes); err != nil {
 			return s, err
 		}
 		if err := s.begin(); err != nil {
@@ -69,28 +70,28 @@ func Run(ctx context.Context, c *remote.Cluster, o Options) (*report.Report, err
 
 // Close removes what the run has made on the cluster.
 func (s *run) Close() error {
-	if s.ground == nil {
+	if s.bed == nil {
 		return nil
 	}
-	return s.ground.close(context.Background())
+	return s.bed.Close(context.Background())
 }
 
 // begin starts the result with the properties of the nodes.
 func (s *run) begin() error {
-	a, b := s.ground.client().platform, s.ground.server().platform
-	for _, p := range s.ground.nodes {
-		s.Progress("%s is %s (%s): %s, %s, %d CPUs, kernel %s", p.Name, p.platform.Name,
-			p.platform.Why, p.platform.Machine, p.platform.Processor, p.platform.CPUs,
-			p.platform.Kernel)
+	a, b := s.bed.Client().Platform, s.bed.Server().Platform
+	for _, p := range s.bed.Nodes {
+		s.Progress("%s is %s (%s): %s, %s, %d CPUs, kernel %s", p.Name, p.Platform.Name,
+			p.Platform.Why, p.Platform.Machine, p.Platform.Processor, p.Platform.CPUs,
+			p.Platform.Kernel)
 	}
 	if a.Name != b.Name {
 		return fmt.Errorf("%s is %s, %s is %s: choose two nodes of one kind",
-			s.ground.client().Name, a.Name, s.ground.server().Name, b.Name)
+			s.bed.Client().Name, a.Name, s.bed.Server().Name, b.Name)
 	}
 	if len(a.Tunnels) == 0 || len(b.Tunnels) == 0 {
 		return fmt.Errorf("%s and %s have tunnels %v and %v: is Kubeveil installed and ready? "+
 			"`kubectl -n kube-system get pods` shows it",
-			s.ground.client().Name, s.ground.server().Name, a.Tunnels, b.Tunnels)
+			s.bed.Client().Name, s.bed.Server().Name, a.Tunnels, b.Tunnels)
 	}
 	if err := s.On(a.Name); err != nil {
 		return err
@@ -101,20 +102,20 @@ func (s *run) begin() error {
 
 // connect makes the services and the pods' other interfaces, and detects which paths exist.
 func (s *run) connect(ctx context.Context) (err error) {
-	if s.wiring, err = s.ground.serve(ctx, s.Prefix); err != nil {
+	if s.wiring, err = s.bed.Serve(ctx, s.Prefix); err != nil {
 		return err
 	}
-	if s.at, err = s.ground.readMTU(ctx); err != nil {
+	if s.at, err = s.bed.ReadMTU(ctx); err != nil {
 		return err
 	}
-	if err := s.ground.wire(ctx, s.wiring, s.at); err != nil {
+	if err := s.bed.Wire(ctx, s.wiring, s.at); err != nil {
 		return err
 	}
-	if s.wiring.noBare != "" {
-		s.Skip("bare WireGuard", "the nodes' kernels cannot: "+s.wiring.noBare)
+	if s.wiring.NoBare != "" {
+		s.Skip("bare WireGuard", "the nodes' kernels cannot: "+s.wiring.NoBare)
 	}
 
-	if !s.ground.client().platform.KernelTunnels || !s.ground.server().platform.KernelTunnels {
+	if !s.bed.Client().Platform.KernelTunnels || !s.bed.Server().Platform.KernelTunnels {
 		s.Skip("ours by the kernel's WireGuard",
 			"a node tunnels in userspace; ours is measured as it is")
 	}
@@ -155,7 +156,7 @@ func (s *run) reach(ctx context.Context, t target) error {
 func (s *run) sides() []string {
 	sides := []string{sideOurs, sideBare, sideClear}
 	return slices.DeleteFunc(sides, func(side string) bool {
-		return side == sideBare && s.wiring.noBare != "" || side == sideClear && s.noClear != ""
+		return side == sideBare && s.wiring.NoBare != "" || side == sideClear && s.noClear != ""
 	})
 }
 
@@ -169,18 +170,18 @@ func (s *run) targets() []target {
 }
 
 func (s *run) podTarget(side string) target {
-	server := s.wiring.plans[1]
+	server := s.wiring.Plans[1]
 	switch side {
 	case sideBare:
-		return target{side, server.barePod, s.at.pod}
+		return target{side, server.BarePod, s.at.Pod}
 	case sideClear:
-		return target{side, server.clearPod, s.at.underlay}
+		return target{side, server.ClearPod, s.at.Underlay}
 	}
-	return target{sideOurs, s.ground.server().podAddr, s.at.pod}
+	return target{sideOurs, s.bed.Server().PodAddr, s.at.Pod}
 }
 
 func (s *run) serviceTarget(side string) target {
 	t := s.podTarget(side)
-	t.addr = s.wiring.services[side]
+	t.addr = s.wiring.Services[side]
 	return t
 }

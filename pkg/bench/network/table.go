@@ -63,11 +63,11 @@ var banners = map[string]string{
 
 // Report returns the report with the tables and notes of all parts.
 func (s *run) Report() *report.Report {
-	p := s.ground.client().platform
+	p := s.bed.Client().Platform
 	return &report.Report{
 		Title: "Kubeveil on a cluster: pod to pod and pod to service across two nodes",
 		Lead: fmt.Sprintf("%s and %s: %s, %s, %d CPUs, kernel %s. Concluded from: %s.",
-			s.ground.client().Name, s.ground.server().Name, p.Machine, p.Processor, p.CPUs,
+			s.bed.Client().Name, s.bed.Server().Name, p.Machine, p.Processor, p.CPUs,
 			p.Kernel, p.Why),
 		Banner: banners[s.Result.Platform],
 		Tables: []report.Table{s.matrixTable(), s.publishedTable()},

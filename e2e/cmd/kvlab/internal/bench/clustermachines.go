@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/network"
+	"github.com/kubeveil/kubeveil/pkg/bench/network/testbed"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -128,7 +129,7 @@ func reference(ctx context.Context, c *vm.Cluster, k *remote.Cluster, o *network
 	if err := c.InstallClear(ctx); err != nil {
 		return 0, err
 	}
-	if o.Reference, err = network.FirstBytes(ctx, k, o.Nodes); err != nil {
+	if o.Reference, err = testbed.FirstBytes(ctx, k, o.Nodes); err != nil {
 		return 0, err
 	}
 

@@ -1,4 +1,4 @@
-package network
+package testbed
 
 import (
 	"context"
@@ -19,55 +19,61 @@ import (
 // tool is the program of the suite's pods.
 const tool = "veil-tools"
 
-// ground is the test bed: two nodes, each with a measured pod and a privileged pod.
-type ground struct {
+// Bed is two nodes, each with a measured pod and a privileged pod. Make it with New.
+type Bed struct {
 	cluster *remote.Cluster
 	ns      *remote.Namespace
-	// nodes holds the client's node and the server's node, in this order.
-	nodes [2]*place
+	// Nodes holds the client's node and the server's node, in this order.
+	Nodes [2]*Place
 }
 
-// place is a node of the ground with its pods and sessions.
-type place struct {
+// Place is a node of a Bed with its pods and sessions.
+type Place struct {
 	remote.Node
-	addr netip.Addr
-	// platform is the answer of VerbPlatform on the node.
-	platform session.Platform
-	pod      *remote.Pod
-	podAddr  netip.Addr
-	// inPod is the session in the measured pod, onNode the session in the privileged pod.
-	inPod, onNode *session.Session
+	// NodeAddr is the node's InternalIP of IPv4.
+	NodeAddr netip.Addr
+	// Platform is the answer of VerbPlatform on the node.
+	Platform session.Platform
+	// PodAddr is the address of the measured pod.
+	PodAddr netip.Addr
+	// InPod is the session in the measured pod, OnNode the session in the privileged pod.
+	InPod, OnNode *session.Session
+
+	pod *remote.Pod
 }
 
-func (g *ground) client() *place { return g.nodes[0] }
-func (g *ground) server() *place { return g.nodes[1] }
+// Client returns the node whose pod sends.
+func (b *Bed) Client() *Place { return b.Nodes[0] }
 
-// newGround makes the namespace, the pods and the sessions. If it fails, it removes what it made.
-func newGround(ctx context.Context, c *remote.Cluster, names []string) (*ground, error) {
-	g := &ground{cluster: c}
-	if err := g.make(ctx, names); err != nil {
-		return nil, errors.Join(err, g.close(context.WithoutCancel(ctx)))
+// Server returns the node whose pod answers.
+func (b *Bed) Server() *Place { return b.Nodes[1] }
+
+// New makes the namespace, the pods and the sessions. If it fails, it removes what it made.
+func New(ctx context.Context, c *remote.Cluster, names []string) (*Bed, error) {
+	b := &Bed{cluster: c}
+	if err := b.make(ctx, names); err != nil {
+		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 	}
-	return g, nil
+	return b, nil
 }
 
-func (g *ground) make(ctx context.Context, names []string) (err error) {
-	if err := g.chooseNodes(ctx, names); err != nil {
+func (b *Bed) make(ctx context.Context, names []string) (err error) {
+	if err := b.chooseNodes(ctx, names); err != nil {
 		return err
 	}
-	if g.ns, err = g.cluster.Namespace(ctx, "kubeveil-bench", remote.Privileged); err != nil {
+	if b.ns, err = b.cluster.Namespace(ctx, "kubeveil-bench", remote.Privileged); err != nil {
 		return err
 	}
-	return g.both(func(i int, p *place) error {
-		return g.occupy(ctx, p, []string{"client", "server"}[i])
+	return b.Both(func(i int, p *Place) error {
+		return b.occupy(ctx, p, []string{"client", "server"}[i])
 	})
 }
 
 // chooseNodes selects the named nodes, which must be Ready. Without names it selects the first two
 // nodes that are Ready and schedulable. Named nodes need not be schedulable, because pods are bound
 // to nodes without the scheduler.
-func (g *ground) chooseNodes(ctx context.Context, names []string) error {
-	nodes, err := g.cluster.Nodes(ctx)
+func (b *Bed) chooseNodes(ctx context.Context, names []string) error {
+	nodes, err := b.cluster.Nodes(ctx)
 	if err != nil {
 		return err
 	}
@@ -81,14 +87,14 @@ func (g *ground) chooseNodes(ctx context.Context, names []string) error {
 		return fmt.Errorf("%d nodes are Ready and schedulable of %v: two are needed; `kubectl get "+
 			"nodes` shows why others are not", len(chosen), names)
 	}
-	for i := range g.nodes {
-		p := &place{Node: chosen[i]}
+	for i := range b.Nodes {
+		p := &Place{Node: chosen[i]}
 		var ok bool
-		if p.addr, ok = p.Addr(true); !ok {
+		if p.NodeAddr, ok = p.Addr(true); !ok {
 			return fmt.Errorf("node %s has no IPv4 InternalIP: the suite measures over IPv4 only",
 				p.Name)
 		}
-		g.nodes[i] = p
+		b.Nodes[i] = p
 	}
 	return nil
 }
@@ -97,7 +103,7 @@ func (g *ground) chooseNodes(ctx context.Context, names []string) error {
 const podCPU = "500m"
 
 // occupy starts both pods of a node and their sessions.
-func (g *ground) occupy(ctx context.Context, p *place, role string) error {
+func (b *Bed) occupy(ctx context.Context, p *Place, role string) error {
 	p.pod = &remote.Pod{Name: role, Node: p.Name, Command: []string{tool, "pod-serve"},
 		Change: func(o *corev1.Pod) {
 			// A pod without a CPU request gets a hundredth of the kubelet's CPU share. It would
@@ -117,21 +123,21 @@ func (g *ground) occupy(ctx context.Context, p *place, role string) error {
 
 	started := make(chan error, 2)
 	for _, pod := range []*remote.Pod{p.pod, agent} {
-		go func() { started <- g.ns.Run(ctx, pod) }()
+		go func() { started <- b.ns.Run(ctx, pod) }()
 	}
 
 	if err := errors.Join(<-started, <-started); err != nil {
 		return fmt.Errorf("node %s: %w", p.Name, err)
 	}
 	var ok bool
-	if p.podAddr, ok = p.pod.Addr(true); !ok {
+	if p.PodAddr, ok = p.pod.Addr(true); !ok {
 		return fmt.Errorf("pod %s has no IPv4 address: the suite measures over IPv4 only",
 			p.pod.Name)
 	}
 
-	p.inPod, p.onNode = openSession(ctx, p.pod), openSession(ctx, agent)
-	if err := p.onNode.Call(ctx, session.VerbPlatform, session.Ask{NodeAddr: p.addr},
-		&p.platform); err != nil {
+	p.InPod, p.OnNode = openSession(ctx, p.pod), openSession(ctx, agent)
+	if err := p.OnNode.Call(ctx, session.VerbPlatform, session.Ask{NodeAddr: p.NodeAddr},
+		&p.Platform); err != nil {
 		return fmt.Errorf("node %s: %w", p.Name, err)
 	}
 
@@ -147,55 +153,55 @@ func openSession(ctx context.Context, pod *remote.Pod) *session.Session {
 		})
 }
 
-// closePatience bounds the time of close.
+// closePatience bounds the time of Close.
 const closePatience = 3 * time.Minute
 
-// close removes everything that the ground made. It continues after errors and returns them joined.
-func (g *ground) close(ctx context.Context) error {
+// Close removes everything that the Bed made. It continues after errors and returns them joined.
+func (b *Bed) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closePatience)
 	defer cancel()
 	var errs []error
-	for _, p := range g.nodes {
+	for _, p := range b.Nodes {
 		if p == nil {
 			continue
 		}
-		if p.onNode != nil {
-			errs = append(errs, p.onNode.Call(ctx, session.VerbUnwire, struct{}{}, nil))
-			p.onNode.Close()
+		if p.OnNode != nil {
+			errs = append(errs, p.OnNode.Call(ctx, session.VerbUnwire, struct{}{}, nil))
+			p.OnNode.Close()
 		}
-		if p.inPod != nil {
-			p.inPod.Close()
+		if p.InPod != nil {
+			p.InPod.Close()
 		}
 	}
-	if g.ns != nil {
-		errs = append(errs, g.ns.Close(ctx))
+	if b.ns != nil {
+		errs = append(errs, b.ns.Close(ctx))
 	}
 	return errors.Join(errs...)
 }
 
-// both calls fn for both nodes at the same time, and returns the errors joined.
-func (g *ground) both(fn func(i int, p *place) error) error {
-	done := make(chan error, len(g.nodes))
-	for i, p := range g.nodes {
+// Both calls fn for both nodes at the same time, and returns the errors joined.
+func (b *Bed) Both(fn func(i int, p *Place) error) error {
+	done := make(chan error, len(b.Nodes))
+	for i, p := range b.Nodes {
 		go func() { done <- fn(i, p) }()
 	}
 	var errs []error
-	for range g.nodes {
+	for range b.Nodes {
 		errs = append(errs, <-done)
 	}
 	return errors.Join(errs...)
 }
 
-// snapshot reads the counters of both nodes.
-func (g *ground) snapshot(ctx context.Context) (counters [2]session.Counters, err error) {
-	err = g.both(func(i int, p *place) error {
-		return p.onNode.Call(ctx, session.VerbCount, struct{}{}, &counters[i])
+// Snapshot reads the counters of both nodes.
+func (b *Bed) Snapshot(ctx context.Context) (counters [2]session.Counters, err error) {
+	err = b.Both(func(i int, p *Place) error {
+		return p.OnNode.Call(ctx, session.VerbCount, struct{}{}, &counters[i])
 	})
 	return counters, err
 }
 
-// busy returns the CPU time of both nodes together.
-func (g *ground) busy(ctx context.Context) (time.Duration, error) {
-	c, err := g.snapshot(ctx)
+// Busy returns the CPU time of both nodes together.
+func (b *Bed) Busy(ctx context.Context) (time.Duration, error) {
+	c, err := b.Snapshot(ctx)
 	return c[0].Busy + c[1].Busy, err
 }
