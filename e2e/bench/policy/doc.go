@@ -29,9 +29,8 @@
 // Part tenant measures what the policies of one namespace cost other namespaces. It attaches and
 // detaches pods as the CNI plugin does while the policies are being enforced.
 //
-// Part read uses a lab with a complete veild and a real API server (e2e/lab). veild reads objects
-// that are as large as etcd accepts. One repeated field makes each of them large.
+// Part read is package largeobject. veild reads objects that are as large as etcd accepts.
 //
 // Start reading at Run in suite.go; node.go has the node. The parts are size.go, change.go with
-// fastpath.go, revoke.go, add.go, tenant.go, read.go and connections.go.
+// fastpath.go, revoke.go, add.go, tenant.go and connections.go.
 package policy

@@ -2,8 +2,10 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/lane"
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/largeobject"
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
@@ -39,17 +41,7 @@ func (z scales) labels() map[string]string {
 	for _, name := range []string{caseRevokeFew, caseRevokeAll} {
 		out[name+suffixBehind] = out[name] + ", directly after another revocation"
 	}
-	for _, f := range swollenFields {
-		for _, way := range readWays {
-			name := caseRead(f.name, way.name)
-			out[name] = fmt.Sprintf("%d objects of 1.4 MB with many %s, %s: peak of veild's "+
-				"resident memory", z.swollen, f.what, way.what)
-			edit := fmt.Sprintf("another namespace's object edited beside %d objects with "+
-				"many %s, %s: ", z.swollen, f.what, way.what)
-			out[name+suffixWatch] = edit + "until the API server sent it"
-			out[name+suffixEdit] = edit + "from then until it is in force"
-		}
-	}
+	maps.Copy(out, largeobject.Labels(z.swollen))
 	for i, size := range []int{z.lines, z.selectors, beyond} {
 		of := fmt.Sprintf("%d %s", size, shapes[i].what)
 		for suffix, text := range map[string]string{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/largeobject"
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
@@ -84,6 +85,12 @@ func runAt(ctx context.Context, c suite.Choice, sizes scales) (*report.Report, e
 		s.Labels = s.scales.labels()
 		return s, nil
 	})
+}
+
+// read measures veild in a cluster with large objects.
+func (s *run) read(ctx context.Context) error {
+	return largeobject.Run(ctx, s.Choice, s.Run,
+		largeobject.Sizes{Large: s.scales.swollen, Pods: s.scales.readPods})
 }
 
 // addAll adds cases of a unit with the values of v.

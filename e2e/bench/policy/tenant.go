@@ -47,10 +47,14 @@ var shapes = []shape{
 // selecting is the number of policies that the selectors are spread over.
 const selecting = 64
 
+// evil is the namespace of the large policies.
+const evil = "evil"
+
 // Suffixes of the cases of each shape. CPU time is the CPU time of this process, which includes the
 // Keeper and the kernel's work in its transactions.
 const (
 	suffixApply = "_apply"
+	suffixEdit  = "_edit"
 	suffixAdd   = "_add"
 	suffixDel   = "_del"
 	suffixOther = "_transaction"

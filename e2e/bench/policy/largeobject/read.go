@@ -1,4 +1,4 @@
-package policy
+package largeobject
 
 import (
 	"context"
@@ -22,14 +22,16 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Namespaces of part read. Objects in good are edited and measured; evil has the large objects.
+// Namespaces of the objects. Objects in good are edited and measured; evil has the large objects.
 const good, evil = "good", "evil"
 
-// edits is the number of edits of an object in good. Before each, a large object is written again.
-const edits = 5
+// editCount is the number of edits of an object in good. Before each, a large object is written
+// again.
+const editCount = 5
 
 // suffixWatch marks the time until the API server has sent an edit. suffixEdit marks the time from
 // then until the edit is in force.
@@ -158,10 +160,25 @@ var readWays = []readWay{
 	{"plain", "plain lists", []string{"KUBE_FEATURE_WatchListClient=false"}},
 }
 
-func caseRead(field, way string) string { return "read_" + field + "_" + way }
+func caseOf(field, way string) string { return "read_" + field + "_" + way }
 
-// read measures veild in a cluster with objects that are as large as etcd accepts.
-func (s *run) read(ctx context.Context) (err error) {
+// Sizes are the numbers of objects.
+type Sizes struct {
+	// Large is the number of large objects, of one kind at a time. Pods is the number of other pods.
+	Large, Pods int
+}
+
+// run is one run of the part.
+type run struct {
+	suite.Choice
+	*suite.Run
+	sizes Sizes
+}
+
+// Run measures veild in a cluster with objects that are as large as etcd accepts, and adds the cases
+// to r.
+func Run(ctx context.Context, choice suite.Choice, r *suite.Run, z Sizes) (err error) {
+	s := &run{choice, r, z}
 	l, err := lab.New(ctx, lab.Options{Nodes: 1, VeildConfig: map[string]any{
 		"policy": "kubernetes", "serviceProxy": "ebpf", "logLevel": "info"}})
 	if err != nil {
@@ -180,7 +197,7 @@ func (s *run) read(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	for i := range s.scales.readPods {
+	for i := range s.sizes.Pods {
 		if err := makePod(ctx, c, good, fmt.Sprint("pod-", i),
 			map[string]string{"app": fmt.Sprint("app-", i%20)}); err != nil {
 			return err
@@ -196,15 +213,15 @@ func (s *run) read(ctx context.Context) (err error) {
 	}
 
 	for _, f := range swollenFields {
-		if err := s.readField(ctx, l.Control, l.Nodes()[0], c, f); err != nil {
+		if err := s.field(ctx, l.Control, l.Nodes()[0], c, f); err != nil {
 			return fmt.Errorf("%s: %w", f.what, err)
 		}
 	}
 	return nil
 }
 
-// readField makes the large objects of one field, measures veild, and deletes the objects.
-func (s *run) readField(ctx context.Context, control *lab.Control, n *lab.Node,
+// field makes the large objects of one field, measures veild, and deletes the objects.
+func (s *run) field(ctx context.Context, control *lab.Control, n *lab.Node,
 	c kubernetes.Interface, f swollenField) error {
 	if err := n.Program("veild").Kill(ctx); err != nil {
 		return err
@@ -212,18 +229,18 @@ func (s *run) readField(ctx context.Context, control *lab.Control, n *lab.Node,
 	if err := makeLarge(ctx, c, f, largeName(0)); err != nil {
 		return err
 	}
-	for i := range s.scales.swollen - 1 {
+	for i := range s.sizes.Large - 1 {
 		if err := control.CopyObject(ctx, f.prefix, largeName(0), largeName(i+1)); err != nil {
 			return err
 		}
 	}
 	for _, way := range readWays {
-		if err := s.readBy(ctx, control, n, c, f, way); err != nil {
+		if err := s.by(ctx, control, n, c, f, way); err != nil {
 			return fmt.Errorf("%s: %w", way.what, err)
 		}
 	}
 
-	for i := range s.scales.swollen {
+	for i := range s.sizes.Large {
 		if err := c.CoreV1().Services(evil).Delete(ctx, largeName(i),
 			metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return err
@@ -237,9 +254,9 @@ func (s *run) readField(ctx context.Context, control *lab.Control, n *lab.Node,
 		c.CoreV1().Pods(evil).DeleteCollection(ctx, gone, metav1.ListOptions{}))
 }
 
-// readBy starts veild and measures edits. Before each edit it writes a large object again. It then
+// by starts veild and measures edits. Before each edit it writes a large object again. It then
 // adds the cases and kills veild. It returns an error if veild ended by itself.
-func (s *run) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
+func (s *run) by(ctx context.Context, control *lab.Control, n *lab.Node,
 	c kubernetes.Interface, f swollenField, way readWay) error {
 	p, err := n.StartProgramIn(ctx, "veild", append([]string{softLimit}, way.env...))
 	if err != nil {
@@ -255,9 +272,9 @@ func (s *run) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
 	}
 	defer watch.Close()
 
-	v := values{}
-	name := caseRead(f.name, way.name)
-	for i := range min(edits, s.scales.swollen) {
+	var edits, watched []float64
+	name := caseOf(f.name, way.name)
+	for i := range min(editCount, s.sizes.Large) {
 		if err := control.CopyObject(ctx, f.prefix, largeName(i), largeName(i)); err != nil {
 			return err
 		}
@@ -265,8 +282,8 @@ func (s *run) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
 		if err != nil {
 			return err
 		}
-		v.add(name+suffixWatch, millis(sent))
-		v.add(name+suffixEdit, millis(took-sent))
+		watched = append(watched, millis(sent))
+		edits = append(edits, millis(took-sent))
 	}
 	if !p.Running() {
 		return errors.New("veild ended")
@@ -276,12 +293,12 @@ func (s *run) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
 		return err
 	}
 
-	v.add(name, peak)
 	s.Progress("%s: peak %.0f MiB, edit sent after %.0f ms, in force %.0f ms later, at most %.0f ms",
-		name, peak, bench.Quantile(v[name+suffixWatch], 0.5),
-		bench.Quantile(v[name+suffixEdit], 0.5), bench.Quantile(v[name+suffixEdit], 1))
-	s.addAll(v, bench.MiB, name)
-	s.addAll(v, bench.Millisecond, name+suffixEdit, name+suffixWatch)
+		name, peak, bench.Quantile(watched, 0.5), bench.Quantile(edits, 0.5),
+		bench.Quantile(edits, 1))
+	s.Add(name, "", bench.MiB, peak)
+	s.Add(name+suffixEdit, "", bench.Millisecond, edits...)
+	s.Add(name+suffixWatch, "", bench.Millisecond, watched...)
 	return p.Kill(ctx)
 }
 
@@ -366,3 +383,5 @@ func peakMemory(pid int) (float64, error) {
 	kb, err := strconv.ParseFloat(m[1], 64)
 	return kb / 1024, err
 }
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
