@@ -91,39 +91,11 @@ func (c *Control) ensureAccount(ctx context.Context) error {
 	})
 }
 
-// registerNode creates the Node object, like a kubelet and the controller that assigns pod CIDRs.
-func (c *Control) registerNode(ctx context.Context, n *Node) error {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-		Name:   n.Name,
-		Labels: map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux"},
-	}}
-
-	for _, p := range n.PodPrefixes {
-		node.Spec.PodCIDRs = append(node.Spec.PodCIDRs, p.String())
-	}
-
-	node.Spec.PodCIDR = node.Spec.PodCIDRs[0]
-	node, err := c.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
-	if err != nil {
+// registerNode creates the Node object of a node.
+func (c *Control) registerNode(ctx context.Context, n *Node) (err error) {
+	if n.uid, err = c.objects().RegisterNode(ctx, n.row()); err != nil {
 		return fmt.Errorf("register %s: %w", n.Name, err)
 	}
-
-	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: n.Name}}
-	for _, a := range n.Addrs {
-		node.Status.Addresses = append(node.Status.Addresses,
-			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
-	}
-
-	now := metav1.Now()
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady,
-		Status: corev1.ConditionTrue,
-		Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now}}
-	if node, err = c.Client.CoreV1().Nodes().UpdateStatus(ctx, node,
-		metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("register %s: %w", n.Name, err)
-	}
-
-	n.uid = node.UID
 	return nil
 }
 

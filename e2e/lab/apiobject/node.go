@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/kube/veilnode"
@@ -15,9 +16,26 @@ import (
 var veilNodes = schema.GroupVersionResource{Group: veilnode.Group, Version: veilnode.Version,
 	Resource: veilnode.Resource}
 
-// AddNode creates a Node and, if n has a claim, its VeilNode.
-func (c Client) AddNode(ctx context.Context, n cluster.Node) error {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
+// RegisterNode creates a Node that is Ready, like a kubelet and the controller that assigns pod
+// CIDRs.
+func (c Client) RegisterNode(ctx context.Context, n cluster.Node) (types.UID, error) {
+	now := metav1.Now()
+	node, err := c.makeNode(ctx, n,
+		map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux"},
+		corev1.NodeStatus{
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: n.Name}},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+				Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now}}})
+	if err != nil {
+		return "", err
+	}
+	return node.UID, nil
+}
+
+// makeNode creates a Node with labels and a status, to which it adds the addresses of n.
+func (c Client) makeNode(ctx context.Context, n cluster.Node, labels map[string]string,
+	status corev1.NodeStatus) (*corev1.Node, error) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: labels}}
 	for _, p := range n.PodPrefixes {
 		node.Spec.PodCIDRs = append(node.Spec.PodCIDRs, p.String())
 	}
@@ -26,13 +44,19 @@ func (c Client) AddNode(ctx context.Context, n cluster.Node) error {
 	}
 	node, err := c.Kubernetes.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
 	if err != nil {
-		return err
+		return nil, err
 	}
+	node.Status = status
 	for _, a := range n.Addresses {
 		node.Status.Addresses = append(node.Status.Addresses,
 			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}
-	node, err = c.Kubernetes.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+	return c.Kubernetes.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+}
+
+// AddNode creates a Node and, if n has a claim, its VeilNode.
+func (c Client) AddNode(ctx context.Context, n cluster.Node) error {
+	node, err := c.makeNode(ctx, n, nil, corev1.NodeStatus{})
 	if err != nil || n.Claim == nil {
 		return err
 	}
