@@ -6,7 +6,6 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/kubestore/placement"
 	"github.com/kubeveil/kubeveil/internal/commandline"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
@@ -32,7 +31,7 @@ func runPlace(ctx context.Context, args []string) error {
 		return err
 	}
 
-	log, err := telemetry.NewLogger(os.Stderr, *level, *format)
+	log, err := commandline.NewLogger(os.Stderr, *level, *format)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/driver"
 	"github.com/kubeveil/kubeveil/csi/volume"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
@@ -61,7 +61,7 @@ func (p *process) warn(ctx context.Context, name, reason, message string) error 
 // server: an earlier process may have left a mapping suspended, and a pod may write to a disk that
 // another node has taken over.
 func (o *options) serve(ctx context.Context) error {
-	log, err := telemetry.NewLogger(os.Stderr, o.logLevel, o.logFormat)
+	log, err := commandline.NewLogger(os.Stderr, o.logLevel, o.logFormat)
 	if err != nil {
 		return err
 	}

@@ -7,9 +7,9 @@ import (
 	"io"
 	"os"
 
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/node"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 func closeNode(flags *config.Flags) error {
@@ -17,7 +17,7 @@ func closeNode(flags *config.Flags) error {
 	if err != nil {
 		return err
 	}
-	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, cfg.LogFormat)
+	log, err := commandline.NewLogger(os.Stderr, cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func cleanup(ctx context.Context, flags *config.Flags) error {
 			"veild: the configuration cannot be used, cleaning up with the defaults: %v\n", err)
 		cfg = config.Default()
 	}
-	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, cfg.LogFormat)
+	log, err := commandline.NewLogger(os.Stderr, cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return err
 	}

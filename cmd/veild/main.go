@@ -16,7 +16,6 @@ import (
 	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/agent"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
@@ -95,7 +94,7 @@ func serve(ctx context.Context, flags *config.Flags) error {
 	if err != nil {
 		return err
 	}
-	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, cfg.LogFormat)
+	log, err := commandline.NewLogger(os.Stderr, cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return err
 	}

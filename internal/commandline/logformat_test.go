@@ -44,3 +44,22 @@ func TestUnknownLogFormat(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestNewLogger(t *testing.T) {
+	var b strings.Builder
+	log, err := commandline.NewLogger(&b, "warn", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info("no")
+	log.Warn("yes", "peer", "b")
+	if got := b.String(); strings.Contains(got, `"no"`) || !strings.Contains(got, `"peer":"b"`) {
+		t.Errorf("logged %q", got)
+	}
+	for _, bad := range [][2]string{{"loud", "text"}, {"info", "xml"}} {
+		if _, err := commandline.NewLogger(&b, bad[0], bad[1]); err == nil ||
+			!strings.Contains(err.Error(), "want") {
+			t.Errorf("%v: %v", bad, err)
+		}
+	}
+}

@@ -1,5 +1,5 @@
 // Package telemetry shows the state of a node. It has metrics for Prometheus, health and readiness
-// for the kubelet, the status that veilctl reads from the admin socket, and the logger.
+// for the kubelet, and the status that veilctl reads from the admin socket.
 //
 // It keeps no state of the data path. On each request it calls a Snapshot function of the daemon,
 // so it shows the present state. Only durations, such as those of an ADD or an apply, are recorded

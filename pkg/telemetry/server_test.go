@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -224,25 +223,6 @@ func TestListenMetricsSaysWhichAddress(t *testing.T) {
 	if _, err := ListenMetrics("198.18.0.1:no"); err == nil ||
 		!strings.Contains(err.Error(), "metricsAddress 198.18.0.1:no") {
 		t.Errorf("malformed: %v", err)
-	}
-}
-
-func TestNewLogger(t *testing.T) {
-	var b bytes.Buffer
-	log, err := NewLogger(&b, "warn", "json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	log.Info("no")
-	log.Warn("yes", "peer", "b")
-	if got := b.String(); strings.Contains(got, `"no"`) || !strings.Contains(got, `"peer":"b"`) {
-		t.Errorf("logged %q", got)
-	}
-	for _, bad := range [][2]string{{"loud", "text"}, {"info", "xml"}} {
-		if _, err := NewLogger(&b, bad[0], bad[1]); err == nil ||
-			!strings.Contains(err.Error(), "want") {
-			t.Errorf("%v: %v", bad, err)
-		}
 	}
 }
 
