@@ -20,6 +20,15 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nft"
 )
 
+// changeElements changes elements on a connection of its own.
+func changeElements(changes ...nft.Elements) error {
+	c, err := nft.Open()
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.ChangeElements(changes...), c.Close())
+}
+
 // full returns a table with all kinds of objects and expressions that packages use.
 func full() *nft.Table {
 	return &nft.Table{
@@ -210,7 +219,7 @@ func TestChangedRulesKeepSharedElementsAndCounts(t *testing.T) {
 				if err := errors.Join(
 					command("add table "+table+"; add counter "+table+"lost { packets 7 bytes 0 }"),
 					shared().Replace(),
-					nft.ChangeElements(nft.Elements{Table: "kubeveil_test", Set: "links",
+					changeElements(nft.Elements{Table: "kubeveil_test", Set: "links",
 						Add: []nft.Element{element}}),
 					command(c.damage)); err != nil {
 					return err
@@ -327,7 +336,7 @@ func TestMissingThingsAreNamed(t *testing.T) {
 		if err := nft.Find(want); err == nil || !strings.Contains(err.Error(), "chain none") {
 			t.Errorf("error %v does not name the chain", err)
 		}
-		if err := nft.ChangeElements(nft.Elements{Table: "kubeveil_test", Set: "addrs",
+		if err := changeElements(nft.Elements{Table: "kubeveil_test", Set: "addrs",
 			Remove: []nft.Element{nft.Key([]byte{1, 2, 3, 4})}}); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("remove a missing element: %v", err)
 		}

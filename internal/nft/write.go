@@ -136,14 +136,6 @@ func (t *Table) flows() *nftables.Flowtable {
 
 // ChangeElements changes elements of sets in one transaction. The error matches fs.ErrNotExist if a
 // set, or an element to remove, is missing.
-func ChangeElements(changes ...Elements) error {
-	if len(changes) == 0 {
-		return nil
-	}
-	return with(func(c *Conn) error { return c.ChangeElements(changes...) })
-}
-
-// ChangeElements does the same as the function ChangeElements, on c.
 func (c *Conn) ChangeElements(changes ...Elements) error {
 	if len(changes) == 0 {
 		return nil
