@@ -9,12 +9,14 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/kubeveil/kubeveil/internal/reflector"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/kube/api"
 	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
+	"github.com/kubeveil/kubeveil/pkg/kube/publisher"
 	"github.com/kubeveil/kubeveil/pkg/kube/servicefeed"
 	"github.com/kubeveil/kubeveil/pkg/kube/sitenode"
 )
@@ -71,17 +73,15 @@ type Client struct {
 	// veilNodeReader fills veilNodes; Run makes it.
 	veilNodeReader *reflector.Reflector
 	changed        chan struct{} // holds a token if a store changed
-	publish        chan struct{} // holds a token if the publisher should check its object
 	doubted        chan struct{} // holds a token if a doubt began, see loss.go
-	writing        chan struct{} // a lock for writes of this node's VeilNode
 	// labelled holds a token if labels of Nodes may have changed.
 	labelled chan struct{}
 
-	left    servicefeed.Left
-	denials *policyfeed.Denials
+	left      servicefeed.Left
+	denials   *policyfeed.Denials
+	publisher *publisher.Publisher
 
 	mu        sync.Mutex
-	desired   *cluster.Claim
 	hostAddrs []netip.Addr
 	looked    bool            // the first look-up of host is done, with or without success
 	doubt     bool            // most nodes were suddenly lost, see loss.go
@@ -114,10 +114,10 @@ func newClient(o ClientConfig, cfg *rest.Config) (*Client, error) {
 		lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		},
-		changed: make(chan struct{}, 1), publish: make(chan struct{}, 1),
-		doubted: make(chan struct{}, 1), writing: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), doubted: make(chan struct{}, 1),
 		labelled: make(chan struct{}, 1), denials: policyfeed.NewDenials(s, o.Node),
 	}
+	c.publisher = publisher.New(s, o.Node, c.ownUID, c.ownVeilNode)
 	c.nodes = newStore(parseNode, sameNode, func() {
 		c.wake()
 		api.Poke(c.labelled)
@@ -129,6 +129,27 @@ func newClient(o ClientConfig, cfg *rest.Config) (*Client, error) {
 		c.siteNodes = sitenode.NewStore(o.Sites, c.wake)
 	}
 	return c, nil
+}
+
+// Publish sets the content of this node's VeilNode, which Run writes; see Publisher.Publish.
+func (c *Client) Publish(claim cluster.Claim) error { return c.publisher.Publish(claim) }
+
+// Remove stops publishing and deletes this node's VeilNode; see Publisher.Remove.
+func (c *Client) Remove(ctx context.Context) (removed bool, err error) {
+	return c.publisher.Remove(ctx)
+}
+
+// ownUID returns the UID of this node's Node. known is false while there is no Node.
+func (c *Client) ownUID() (uid types.UID, known bool) {
+	self, known := c.nodes.get(c.node)
+	return self.uid, known
+}
+
+// ownVeilNode returns this node's VeilNode as the watch shows it.
+func (c *Client) ownVeilNode() publisher.Object {
+	seen, exists := c.veilNodes.get(c.node)
+	return publisher.Object{Claim: seen.claim, Owner: seen.ownerUID, Exists: exists,
+		Listed: c.veilNodes.listed()}
 }
 
 // wake makes Run read the stores.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/kube/api"
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 	"k8s.io/klog/v2"
 )
@@ -39,7 +38,7 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 	wg.Go(func() { c.server.Reflect(ctx, object.APIServerSlice, c.slices) })
 	wg.Go(func() { c.lookupHost(ctx) })
 	wg.Go(func() { c.confirmLoss(ctx) })
-	wg.Go(func() { c.keepPublished(ctx) })
+	wg.Go(func() { c.publisher.Run(ctx) })
 	wg.Go(func() { c.collectOrphans(ctx) })
 
 	last := cluster.State{Nodes: c.recalled}
@@ -52,7 +51,7 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 			return ctx.Err()
 		case <-c.changed:
 		}
-		api.Poke(c.publish)
+		c.publisher.Check()
 		if next, changed := c.state(&l, last); changed {
 			last = next
 			yield(l.sites.With(next))
