@@ -340,7 +340,7 @@ func (l *loop) open(cfg config.Config, d decision) error {
 	if err := l.writeMarker(d); err != nil {
 		return err
 	}
-	changed, err := writeConflist(cfg, d)
+	changed, err := node.WriteConflist(cfg, d.podMTU, d.podPrefixes)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func checkConfDir(dir string) error {
 			continue
 		}
 		if err != nil {
-			return ConflistError(ConflistPath(dir), err)
+			return conflistError(ConflistPath(dir), err)
 		}
 		info, err := os.Stat(at)
 		if err == nil && !info.IsDir() {
