@@ -1,4 +1,4 @@
-// Package poll repeats a call until it succeeds.
+// Package poll repeats a call: until it succeeds, or at an interval.
 package poll
 
 import (
@@ -39,6 +39,20 @@ func Until(ctx context.Context, first, most time.Duration, fn func() error) erro
 		case <-ctx.Done():
 			return fmt.Errorf("%w: last: %w", context.Cause(ctx), last)
 		case <-time.After(pause):
+		}
+	}
+}
+
+// Each calls fn at each interval until ctx ends. It returns nil.
+func Each(ctx context.Context, interval time.Duration, fn func(now time.Time)) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			fn(now)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -78,20 +77,6 @@ func (a *Agent) poke() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
-	}
-}
-
-// repeat calls f at each interval until ctx ends. It returns nil.
-func repeat(ctx context.Context, interval time.Duration, f func()) error {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			f()
-		}
 	}
 }
 

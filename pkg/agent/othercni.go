@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/node"
 )
 
@@ -16,7 +17,7 @@ const otherCNIEvery = time.Second
 // disappears, until ctx ends.
 func (a *Agent) watchOtherCNI(ctx context.Context, confDir string) error {
 	var last []string
-	return repeat(ctx, otherCNIEvery, func() {
+	return poll.Each(ctx, otherCNIEvery, func(time.Time) {
 		if now := node.OtherCNI(confDir); !slices.Equal(now, last) {
 			last = now
 			a.poke()

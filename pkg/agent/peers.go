@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
@@ -16,7 +17,7 @@ const askAfter = 30 * time.Second
 // watchPeers reads the counters of peers until ctx ends, often enough to distinguish a silent peer
 // from an idle one. If another program has changed a device, it causes a turn.
 func (a *Agent) watchPeers(ctx context.Context) error {
-	return repeat(ctx, tunnel.WatchEvery, func() {
+	return poll.Each(ctx, tunnel.WatchEvery, func(time.Time) {
 		limited, cancel := context.WithTimeout(ctx, statusLimit)
 		defer cancel()
 		// The error is ignored here, because Status reports why tunnels cannot be read.

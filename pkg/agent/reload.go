@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -19,7 +20,7 @@ func (a *Agent) watchConfig(ctx context.Context) error {
 	if a.reload == nil {
 		return nil
 	}
-	return repeat(ctx, reloadEvery, func() { a.takeConfig(a.reload()) })
+	return poll.Each(ctx, reloadEvery, func(time.Time) { a.takeConfig(a.reload()) })
 }
 
 // takeConfig applies the changes in next that need no restart. An invalid configuration (err), or a

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
@@ -213,5 +214,5 @@ func (a *Agent) watchDrops(ctx context.Context) error {
 		}
 	}
 	look()
-	return repeat(ctx, resync, look)
+	return poll.Each(ctx, resync, func(time.Time) { look() })
 }

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/kube/api"
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
@@ -43,16 +44,7 @@ func (o *orphans) due(now time.Time, nodes map[string]nodeEntry, veilNodes map[s
 // collectOrphans deletes VeilNodes without a Node, until ctx ends.
 func (c *Client) collectOrphans(ctx context.Context) {
 	o := &orphans{refused: map[types.UID]bool{}}
-	tick := time.NewTicker(c.times.orphanTick)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			c.collect(ctx, o, now)
-		}
-	}
+	_ = poll.Each(ctx, c.times.orphanTick, func(now time.Time) { c.collect(ctx, o, now) })
 }
 
 func (c *Client) collect(ctx context.Context, o *orphans, now time.Time) {

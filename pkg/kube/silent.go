@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/internal/reflector"
 	"github.com/kubeveil/kubeveil/pkg/kube/api"
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
@@ -63,21 +64,14 @@ func (s *silence) next(now time.Time, silent []string) (peer string, ok bool) {
 // askSilent reads the VeilNodes of silent peers, at most one per tick, until ctx ends.
 func (c *Client) askSilent(ctx context.Context) {
 	s := silence{self: c.node, spread: c.times.silentSpread, asks: map[string]ask{}}
-	tick := time.NewTicker(c.times.silentTick)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			c.mu.Lock()
-			silent := c.silent
-			c.mu.Unlock()
-			if peer, ok := s.next(now, silent); ok {
-				c.askVeilNode(ctx, peer)
-			}
+	_ = poll.Each(ctx, c.times.silentTick, func(now time.Time) {
+		c.mu.Lock()
+		silent := c.silent
+		c.mu.Unlock()
+		if peer, ok := s.next(now, silent); ok {
+			c.askVeilNode(ctx, peer)
 		}
-	}
+	})
 }
 
 // askVeilNode reads one VeilNode by a quorum read. It stores an object that is newer than the one

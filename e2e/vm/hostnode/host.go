@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -140,14 +141,7 @@ func (h *Host) prepare(ctx context.Context) error {
 // keep running.
 func (h *Host) keep(ctx context.Context) {
 	defer close(h.done)
-	tick := time.NewTicker(lookEach)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	_ = poll.Each(ctx, lookEach, func(time.Time) {
 		problem := ""
 		if err := h.look(ctx); err != nil && ctx.Err() == nil {
 			problem = err.Error()
@@ -156,7 +150,7 @@ func (h *Host) keep(ctx context.Context) {
 			h.o.Log.Debug("node without a kubelet", "node", Name, "err", problem)
 			h.last = problem
 		}
-	}
+	})
 }
 
 // Stop ends the background work. The programs end with the host. Stop does nothing if h is nil.

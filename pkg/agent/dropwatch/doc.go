@@ -1,5 +1,5 @@
-// Package dropwatch turns the guard's counters into problems for people: it notices that a counter
-// rose lately, and says what that means and what to do.
+// Package dropwatch turns the guard's counters into problems for people: a counter that rose lately
+// becomes a sentence with its meaning and a remedy.
 //
 //	guard's counters, state of peers ─► Watch ─► sentences of the node's status
 //
