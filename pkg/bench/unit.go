@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"math"
+	"time"
 )
 
 // Unit is the unit of a case.
@@ -56,3 +57,9 @@ func significant(v float64) string {
 	digits := 2 - int(math.Floor(math.Log10(math.Abs(v))))
 	return fmt.Sprintf("%.*f", max(0, min(digits, 4)), v)
 }
+
+// Millis returns d in milliseconds.
+func Millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// Micros returns d in microseconds.
+func Micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -124,7 +124,7 @@ func (s *run) measureProbed(ctx context.Context, b *faultlab.Lab,
 	if err := o.Sound(); err != nil {
 		return m, err
 	}
-	m = probed{p99: micros(o.P99), cpu: 100 * (after - before).Seconds() / took.Seconds()}
+	m = probed{p99: bench.Micros(o.P99), cpu: 100 * (after - before).Seconds() / took.Seconds()}
 	m.mib, err = cpu.ResidentMiB(server.PID())
 	return m, err
 }

@@ -131,10 +131,11 @@ func sample(ctx context.Context, g *testbed.Testbed, s side, rate int,
 		return bench.Sample{}, 0, err
 	}
 
-	return bench.Sample{Value: micros(out.P50), P99: micros(out.P99), Extras: map[string]float64{
-		suffixP90: micros(out.P90), suffixMean: micros(out.Mean),
-		suffixCPU: micros(out.CPU) / 1000 * 10_000 / float64(out.Done),
-	}}, math.Abs(float64(after - before - out.Requests)), nil
+	return bench.Sample{Value: bench.Micros(out.P50), P99: bench.Micros(out.P99),
+		Extras: map[string]float64{
+			suffixP90: bench.Micros(out.P90), suffixMean: bench.Micros(out.Mean),
+			suffixCPU: bench.Micros(out.CPU) / 1000 * 10_000 / float64(out.Done),
+		}}, math.Abs(float64(after - before - out.Requests)), nil
 }
 
 // prove returns an error unless all three servers answer through the side and count each request.
@@ -164,5 +165,3 @@ func prove(ctx context.Context, g *testbed.Testbed, s side) error {
 	}
 	return nil
 }
-
-func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
 )
 
@@ -24,7 +25,7 @@ const pace = 5 * time.Millisecond
 
 // changes measures changes of pods and policies through the Keeper, one after the other.
 func (s *run) changes(ctx context.Context) error {
-	v := values{}
+	v := suite.Values{}
 	for round := range s.Rounds {
 		if err := s.changeRound(ctx, s.scales.node, casePod, v); err != nil {
 			return err
@@ -33,9 +34,9 @@ func (s *run) changes(ctx context.Context) error {
 			return err
 		}
 		s.Progress("round %d  pod %.2f ms, p99 %.2f ms; large node %.2f ms, p99 %.2f ms; policy "+
-			"%.1f ms, p99 %.1f ms", round+1, v.last(casePod), v.last(casePod+suffixP99),
-			v.last(casePodLarge), v.last(casePodLarge+suffixP99), v.last(caseEdit),
-			v.last(caseEdit+suffixP99))
+			"%.1f ms, p99 %.1f ms", round+1, v.Last(casePod), v.Last(casePod+suffixP99),
+			v.Last(casePodLarge), v.Last(casePodLarge+suffixP99), v.Last(caseEdit),
+			v.Last(caseEdit+suffixP99))
 	}
 	if err := s.fastPaths(ctx, v); err != nil {
 		return err
@@ -45,7 +46,7 @@ func (s *run) changes(ctx context.Context) error {
 	return nil
 }
 
-func (s *run) changeRound(ctx context.Context, z world.Scale, name string, v values) (err error) {
+func (s *run) changeRound(ctx context.Context, z world.Scale, name string, v suite.Values) (err error) {
 	n, err := newNode(world.Cluster{Scale: z})
 	if err != nil {
 		return err
@@ -67,7 +68,7 @@ func (s *run) changeRound(ctx context.Context, z world.Scale, name string, v val
 	if err != nil {
 		return err
 	}
-	v.addBoth(name, took)
+	addBoth(v, name, took)
 	s.Progress("%d pods were changed", len(took))
 	if name != casePod {
 		return nil
@@ -76,7 +77,7 @@ func (s *run) changeRound(ctx context.Context, z world.Scale, name string, v val
 	took, err = n.paced(ctx, s.scales.edits, func(k int) ([]byte, error) {
 		return world.EventOf(world.PolicyObject(n.PolicyOf(k%n.Policies, 10+k)))
 	})
-	v.addBoth(caseEdit, took)
+	addBoth(v, caseEdit, took)
 	return err
 }
 
@@ -100,7 +101,7 @@ func (n *node) paced(ctx context.Context, count int,
 		if err != nil {
 			return took, err
 		}
-		took = append(took, millis(d))
+		took = append(took, bench.Millis(d))
 	}
 	return took, nil
 }

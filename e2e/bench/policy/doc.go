@@ -6,9 +6,9 @@
 //	node:    a network namespace, and the Keeper of veild in it
 //	lane:    a node with the guard, routing and NAT, two attached pods, and a filter between them
 //
-// Package world makes the objects, and package lane the lanes. All pods have an address of each
-// family, so each rule of a policy becomes two rules of nftables. Each rule names one of 200 sets
-// of peers.
+// Package world makes the objects, package lane the lanes, and package fastpath the links. All pods
+// have an address of each family, so each rule of a policy becomes two rules of nftables. Each rule
+// names one of 200 sets of peers.
 //
 // # What it promises
 //
@@ -32,5 +32,5 @@
 // Part read is package largeobject. veild reads objects that are as large as etcd accepts.
 //
 // Start reading at Run in suite.go; node.go has the node. The parts are size.go, change.go with
-// fastpath.go, revoke.go, add.go, tenant.go and connections.go.
+// fastpath.go, revoke.go, add.go and tenant.go, and package lane has the connections.
 package policy

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/fastpath"
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
@@ -43,9 +44,9 @@ func newNode(c world.Cluster) (*node, error) { return newNodeWith(c, nil) }
 
 // newFastNode is newNode for a node whose pods also have links, and the fast path unless a policy
 // selects them.
-func newFastNode(c world.Cluster) (n *node, f *fastPath, err error) {
+func newFastNode(c world.Cluster) (n *node, f *fastpath.FastPath, err error) {
 	n, err = newNodeWith(c, func(n *node) (keeper.FastPath, error) {
-		f, err = openFastPath(n)
+		f, err = fastpath.Open(n.Pods, &n.undo)
 		return f, err
 	})
 	return n, f, err

@@ -149,13 +149,13 @@ func TestInterruptedConnectionsKeepTheirRounds(t *testing.T) {
 	if !errors.Is(err, ended) {
 		t.Errorf("error %v, want the error of the context", err)
 	}
-	for _, q := range quantities {
-		rounds, incomplete := 2, q.name == "new"
+	for _, q := range []string{"established", "new"} {
+		rounds, incomplete := 2, q == "new"
 		if incomplete {
 			rounds = 1
 		}
-		for _, lane := range comparedLanes {
-			name := q.caseOf(lane) + suffixCPU
+		for _, lane := range []string{"control", "10x10", "200", "queue"} {
+			name := "connections_" + q + "_" + lane + "_cpu"
 			c := rep.Result.Find(name, 0)
 			if c == nil || c.Ours.N != rounds || c.Incomplete != incomplete ||
 				strings.Contains(rep.Labels[name], "incomplete: 1 of 2 rounds") != incomplete {
@@ -253,10 +253,10 @@ func TestLargestClusterIsInOneNamespace(t *testing.T) {
 	o := choice(t)
 	s := &run{Choice: o, scales: small()}
 	s.scales.large, s.scales.changes = ofGates.large, 3
-	v := values{}
+	v := suite.Values{}
 	if err := s.sizeRound(t.Context(), v); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("plan %.0f ms, kernel %.0f ms, adopt %.0f ms, one pod %.2f ms", v.last(casePlan),
-		v.last(caseKernel), v.last(caseAdopt), v.last(caseDirect))
+	t.Logf("plan %.0f ms, kernel %.0f ms, adopt %.0f ms, one pod %.2f ms", v.Last(casePlan),
+		v.Last(caseKernel), v.Last(caseAdopt), v.Last(caseDirect))
 }

@@ -56,17 +56,7 @@ func (z scales) labels() map[string]string {
 			out[caseTenant(shapes[i].name, suffix)] = of + ": " + text
 		}
 	}
-	for lane, text := range map[string]string{
-		laneControl: "no policy again, the control",
-		laneTen:     "10 policies with 10 rules",
-		laneMany:    fmt.Sprintf("%d rules that do not match and one that does", lane.Others),
-		laneQueue:   "first packets to a Go program by NFQUEUE, a stand-in",
-	} {
-		for _, q := range quantities {
-			out[q.caseOf(lane)] = fmt.Sprintf("%s connections, %s: rate", q.name, text)
-			out[q.caseOf(lane)+suffixCPU] = fmt.Sprintf("%s connections, %s: CPU", q.name, text)
-		}
-	}
+	maps.Copy(out, lane.Labels())
 	return out
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
@@ -31,6 +32,14 @@ const (
 	// quiet is longer than the pause of a Keeper between two revocations.
 	quiet = 600 * time.Millisecond
 )
+
+// portOf returns the port of the server of connection k.
+func portOf(k int) uint16 {
+	if k%connectionShare == 0 {
+		return portFew
+	}
+	return portRest
+}
 
 // access returns a policy that isolates all pods of team-0 and allows connections to ports. With
 // portFew and portRest it allows all connections of the part.
@@ -61,7 +70,7 @@ func (s *run) revoke(ctx context.Context) (err error) {
 		return err
 	}
 
-	v := values{}
+	v := suite.Values{}
 	for round := range s.Rounds {
 		for _, behind := range []string{"", suffixBehind} {
 			if err := s.revokeRound(ctx, n, behind, v); err != nil {
@@ -69,8 +78,8 @@ func (s *run) revoke(ctx context.Context) (err error) {
 			}
 		}
 		s.Progress("round %d  of %d connections 1 %%: %.0f ms, behind another %.0f ms; all others: "+
-			"%.0f ms, behind another %.0f ms", round+1, s.scales.connections, v.last(caseRevokeFew),
-			v.last(caseRevokeFew+suffixBehind), v.last(caseRevokeAll), v.last(caseRevokeAll+suffixBehind))
+			"%.0f ms, behind another %.0f ms", round+1, s.scales.connections, v.Last(caseRevokeFew),
+			v.Last(caseRevokeFew+suffixBehind), v.Last(caseRevokeAll), v.Last(caseRevokeAll+suffixBehind))
 	}
 	s.addAll(v, bench.Millisecond, caseRevokeFew, caseRevokeFew+suffixBehind, caseRevokeAll,
 		caseRevokeAll+suffixBehind)
@@ -92,7 +101,7 @@ func room(n int) error {
 
 // revokeRound revokes the connections to one port, and then the connections to the other. With
 // behind, each revocation directly follows another one, for which the Keeper pauses.
-func (s *run) revokeRound(ctx context.Context, n *node, behind string, v values) error {
+func (s *run) revokeRound(ctx context.Context, n *node, behind string, v suite.Values) error {
 	count := s.scales.connections
 	if err := n.Do(func() error { return n.connect(ctx, count) }); err != nil {
 		return err
@@ -110,7 +119,7 @@ func (s *run) revokeRound(ctx context.Context, n *node, behind string, v values)
 		if err != nil {
 			return err
 		}
-		v.add(step.name+behind, millis(took))
+		v.Add(step.name+behind, bench.Millis(took))
 		if err := n.tracks(step.left); err != nil {
 			return err
 		}
@@ -189,10 +198,7 @@ func (n *node) connect(ctx context.Context, count int) error {
 func (n *node) flow(k int) *netlink.ConntrackFlow {
 	from, i := n.OtherPod(k)
 	client, server := world.Addrs(from, i)[0].AsSlice(), world.Addrs(0, 0)[0].AsSlice()
-	clientPort, serverPort := uint16(20000+k/(n.Pods*(n.Nodes-1))), uint16(portRest)
-	if k%connectionShare == 0 {
-		serverPort = portFew
-	}
+	clientPort, serverPort := uint16(20000+k/(n.Pods*(n.Nodes-1))), portOf(k)
 	return &netlink.ConntrackFlow{
 		FamilyType: unix.AF_INET,
 		Forward: netlink.IPTuple{Protocol: unix.IPPROTO_TCP, SrcIP: client, DstIP: server,

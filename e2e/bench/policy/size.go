@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
@@ -25,26 +26,26 @@ const (
 // size measures planning the large cluster, writing the plan to the kernel, and the heap that its
 // pods need.
 func (s *run) size(ctx context.Context) error {
-	v := values{}
+	v := suite.Values{}
 	for round := range s.Rounds {
 		if err := s.sizeRound(ctx, v); err != nil {
 			return err
 		}
 		s.Progress("round %d  plan %.0f ms, kernel %.0f ms, adopt %.0f ms, one pod %.2f ms, p99 %.2f ms",
-			round+1, v.last(casePlan), v.last(caseKernel), v.last(caseAdopt), v.last(caseDirect),
-			v.last(caseDirect+suffixP99))
+			round+1, v.Last(casePlan), v.Last(caseKernel), v.Last(caseAdopt), v.Last(caseDirect),
+			v.Last(caseDirect+suffixP99))
 		if err := s.weigh(ctx, v); err != nil {
 			return err
 		}
 		s.Progress("round %d  %d pods weigh %.2f MiB", round+1,
-			s.scales.large.Nodes*s.scales.large.Pods, v.last(caseMemory))
+			s.scales.large.Nodes*s.scales.large.Pods, v.Last(caseMemory))
 	}
 	s.addAll(v, bench.Millisecond, casePlan, caseKernel, caseAdopt, caseDirect, caseDirect+suffixP99)
 	s.addAll(v, bench.MiB, caseMemory)
 	return nil
 }
 
-func (s *run) sizeRound(ctx context.Context, v values) (err error) {
+func (s *run) sizeRound(ctx context.Context, v suite.Values) (err error) {
 	c := world.Cluster{Scale: s.scales.large}
 	runtime.GC()
 	began := time.Now()
@@ -54,7 +55,7 @@ func (s *run) sizeRound(ctx context.Context, v values) (err error) {
 		p.SetAttached(world.KeyOf(world.PodOf(0, i, 0)), world.Addrs(0, i))
 	}
 	plan := p.Plan()
-	v.add(casePlan, millis(time.Since(began)))
+	v.Add(casePlan, bench.Millis(time.Since(began)))
 	if err := check(c, plan); err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func check(c world.Cluster, plan *policy.Plan) error {
 // kernel works in the calling thread's namespace. It measures writing the plan, adopting the
 // written table as a restarted veild does, and changes of other nodes' pods without a Keeper.
 func kernel(ctx context.Context, c world.Cluster, p *planner.Planner, plan *policy.Plan,
-	changes int, v values) error {
+	changes int, v suite.Values) error {
 	var first nftables.PolicyTable
 	defer func() { _ = first.Close() }()
 	runtime.GC()
@@ -91,7 +92,7 @@ func kernel(ctx context.Context, c world.Cluster, p *planner.Planner, plan *poli
 	if _, err := first.Apply(plan); err != nil {
 		return err
 	}
-	v.add(caseKernel, millis(time.Since(began)))
+	v.Add(caseKernel, bench.Millis(time.Since(began)))
 
 	var again nftables.PolicyTable
 	defer func() { _ = again.Close() }()
@@ -102,7 +103,7 @@ func kernel(ctx context.Context, c world.Cluster, p *planner.Planner, plan *poli
 	case r.Changes != 0:
 		return fmt.Errorf("adopting the table changed it in %d places", r.Changes)
 	}
-	v.add(caseAdopt, millis(time.Since(began)))
+	v.Add(caseAdopt, bench.Millis(time.Since(began)))
 
 	var took []float64
 	for k := range changes {
@@ -117,9 +118,9 @@ func kernel(ctx context.Context, c world.Cluster, p *planner.Planner, plan *poli
 		if err != nil || r.Changes != perMove {
 			return fmt.Errorf("%d elements were changed, want %d: %w", r.Changes, perMove, err)
 		}
-		took = append(took, millis(time.Since(began)))
+		took = append(took, bench.Millis(time.Since(began)))
 	}
-	v.addBoth(caseDirect, took)
+	addBoth(v, caseDirect, took)
 	return nil
 }
 
@@ -129,7 +130,7 @@ const perMove = 4
 
 // weigh compares two heaps: of a Keeper that holds the pods of all nodes, and of a Keeper that
 // holds only the pods of its own node. The difference is the memory of the other pods.
-func (s *run) weigh(ctx context.Context, v values) error {
+func (s *run) weigh(ctx context.Context, v suite.Values) error {
 	own, err := s.heapOf(ctx, 1)
 	if err != nil {
 		return err
@@ -143,7 +144,7 @@ func (s *run) weigh(ctx context.Context, v values) error {
 			own)
 	}
 	// Both heaps hold the pods of the node itself. Scale the difference to all pods of the cluster.
-	v.add(caseMemory, float64(all-own)/(1<<20)*float64(s.scales.node.Nodes)/
+	v.Add(caseMemory, float64(all-own)/(1<<20)*float64(s.scales.node.Nodes)/
 		float64(s.scales.node.Nodes-1))
 	return nil
 }

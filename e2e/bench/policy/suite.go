@@ -2,8 +2,11 @@ package policy
 
 import (
 	"context"
+	"errors"
+	"os"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/lane"
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/largeobject"
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -87,6 +90,17 @@ func runAt(ctx context.Context, c suite.Choice, sizes scales) (*report.Report, e
 	})
 }
 
+// connections measures the cost of policies for connections.
+func (s *run) connections(ctx context.Context) (err error) {
+	dir, err := os.MkdirTemp(memory, folderPrefix)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	return lane.Run(ctx, s.Choice, s.Run,
+		lane.Sizes{Bytes: s.scales.bytes, Short: s.scales.short, Turns: s.scales.turns}, dir)
+}
+
 // read measures veild in a cluster with large objects.
 func (s *run) read(ctx context.Context) error {
 	return largeobject.Run(ctx, s.Choice, s.Run,
@@ -94,23 +108,14 @@ func (s *run) read(ctx context.Context) error {
 }
 
 // addAll adds cases of a unit with the values of v.
-func (s *run) addAll(v values, unit bench.Unit, names ...string) {
+func (s *run) addAll(v suite.Values, unit bench.Unit, names ...string) {
 	for _, name := range names {
 		s.Add(name, "", unit, v[name]...)
 	}
 }
 
-// values holds one value per round, keyed by the name of the case.
-type values map[string][]float64
-
-func (v values) add(name string, x float64) { v[name] = append(v[name], x) }
-
-// addBoth adds the median and the 99th percentile of the values of one round.
-func (v values) addBoth(name string, all []float64) {
-	v.add(name, bench.Quantile(all, 0.5))
-	v.add(name+suffixP99, bench.Quantile(all, 0.99))
+// addBoth adds the median and the 99th percentile of the values of one round to v.
+func addBoth(v suite.Values, name string, all []float64) {
+	v.Add(name, bench.Quantile(all, 0.5))
+	v.Add(name+suffixP99, bench.Quantile(all, 0.99))
 }
-
-func (v values) last(name string) float64 { return v[name][len(v[name])-1] }
-
-func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -13,11 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
-	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
-	"github.com/kubeveil/kubeveil/pkg/pod"
-	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
@@ -55,9 +52,9 @@ const evil = "evil"
 const (
 	suffixApply = "_apply"
 	suffixEdit  = "_edit"
-	suffixAdd   = "_add"
-	suffixDel   = "_del"
-	suffixOther = "_transaction"
+	suffixAdd   = world.TimedAdd
+	suffixDel   = world.TimedDel
+	suffixOther = world.TimedOther
 	suffixEvent = "_event"
 	suffixIdle  = "_idle"
 )
@@ -66,13 +63,13 @@ func caseTenant(shape, suffix string) string { return "tenant_" + shape + suffix
 
 // tenant measures what the policies of one namespace cost other namespaces on the node.
 func (s *run) tenant(ctx context.Context) error {
-	v := values{}
+	v := suite.Values{}
 	for round := range s.Rounds {
 		for _, sh := range shapes {
 			if err := s.tenantRound(ctx, sh, v); err != nil {
 				return fmt.Errorf("%s: %w", sh.name, err)
 			}
-			last := func(suffix string) float64 { return v.last(caseTenant(sh.name, suffix)) }
+			last := func(suffix string) float64 { return v.Last(caseTenant(sh.name, suffix)) }
 			s.Progress("round %d  %s: apply %.0f ms of CPU; beside it p99 of ADD %.1f ms, of DEL %.1f "+
 				"ms, of another transaction %.1f ms; then p99 of another's edit %.1f ms, a pod's "+
 				"event %.2f ms of CPU, a minute idle %.2f ms of CPU", round+1, sh.name,
@@ -91,8 +88,8 @@ func (s *run) tenant(ctx context.Context) error {
 	return nil
 }
 
-func (s *run) tenantRound(ctx context.Context, sh shape, v values) (err error) {
-	add := func(suffix string, x float64) { v.add(caseTenant(sh.name, suffix), x) }
+func (s *run) tenantRound(ctx context.Context, sh shape, v suite.Values) (err error) {
+	add := func(suffix string, x float64) { v.Add(caseTenant(sh.name, suffix), x) }
 	p99 := func(suffix string, all []float64) { add(suffix+suffixP99, bench.Quantile(all, 0.99)) }
 
 	n, err := newNode(world.Cluster{Scale: s.scales.node})
@@ -100,14 +97,14 @@ func (s *run) tenantRound(ctx context.Context, sh shape, v values) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	plugin, err := newPlugin(n)
+	plugin, err := world.NewPlugin(n.Space, n.dir, n.Pods)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, plugin.inner.Close()) }()
+	defer func() { err = errors.Join(err, plugin.Close()) }()
 	n.Put(n, n.Nodes)
-	for k := range newcomers {
-		n.PutPod(newcomer(n.Pods, k))
+	for k := range world.Newcomers {
+		n.PutPod(world.Newcomer(n.Pods, k))
 	}
 	if err := errors.Join(n.listed(ctx), n.evilPods(ctx)); err != nil {
 		return err
@@ -119,7 +116,7 @@ func (s *run) tenantRound(ctx context.Context, sh shape, v values) (err error) {
 	if err := n.tell(ctx, policies); err != nil {
 		return err
 	}
-	add(suffixApply, millis(cpu()-began))
+	add(suffixApply, bench.Millis(cpu()-began))
 	if err := n.checkDenied(policies, sh.name == "beyond"); err != nil {
 		return err
 	}
@@ -127,7 +124,7 @@ func (s *run) tenantRound(ctx context.Context, sh shape, v values) (err error) {
 	if err := n.take(ctx, policies); err != nil {
 		return err
 	}
-	took, err := plugin.beside(ctx, s.scales.adds, func() error { return n.tell(ctx, policies) })
+	took, err := plugin.Beside(ctx, s.scales.adds, func() error { return n.tell(ctx, policies) })
 	if err != nil {
 		return err
 	}
@@ -149,7 +146,7 @@ func (s *run) tenantRound(ctx context.Context, sh shape, v values) (err error) {
 	if err != nil {
 		return err
 	}
-	add(suffixEvent, millis(cpu()-began)/float64(len(events)))
+	add(suffixEvent, bench.Millis(cpu()-began)/float64(len(events)))
 
 	perMinute, err := n.idle(ctx, s.scales.idle)
 	add(suffixIdle, perMinute)
@@ -171,7 +168,7 @@ func (n *node) idle(ctx context.Context, long time.Duration) (perMinute float64,
 		case <-time.After(d):
 		}
 	}
-	return millis(cpu()-began) * float64(time.Minute) / float64(long), nil
+	return bench.Millis(cpu()-began) * float64(time.Minute) / float64(long), nil
 }
 
 // cpu returns the CPU time of this process since its start, or 0 if it cannot be read.
@@ -278,93 +275,4 @@ func (n *node) checkDenied(policies []policy.Policy, denied bool) error {
 			lines)
 	}
 	return nil
-}
-
-// newcomers is the number of pods that the plugin attaches in turn.
-const newcomers = 8
-
-// newcomer returns pod k of the newcomers. It is on this node, in another namespace than evil, and
-// policies select it.
-func newcomer(pods, k int) policy.Pod {
-	p := world.PodOf(0, pods+10+k, k)
-	p.Labels["app"] = fmt.Sprintf("app-%d", k)
-	return p
-}
-
-// plugin attaches and detaches pods on a node as the CNI plugin does.
-type plugin struct {
-	n     *node
-	inner *world.Space // the network namespace of the pods
-	paths pod.Paths
-}
-
-func newPlugin(n *node) (*plugin, error) {
-	inner, err := world.NewSpace()
-	if err != nil {
-		return nil, err
-	}
-	p := &plugin{n: n, inner: inner, paths: pod.Paths{PodDir: filepath.Join(n.dir, "pods"),
-		PolicyDir: filepath.Join(n.dir, "policy"), ReadyFile: filepath.Join(n.dir, "ready")}}
-	err = n.Do(func() error { return errors.Join(podtest.Guard(), podtest.Mark(p.paths.ReadyFile)) })
-	if err != nil {
-		return nil, errors.Join(err, inner.Close())
-	}
-	return p, nil
-}
-
-// beside takes turns while fn runs, and at least least turns. It returns the milliseconds of each
-// operation, keyed by suffixAdd, suffixDel and suffixOther.
-func (p *plugin) beside(ctx context.Context, least int,
-	fn func() error) (took map[string][]float64, err error) {
-	ended := make(chan error, 1)
-	go func() { ended <- fn() }()
-	took = map[string][]float64{}
-	for k, running := 0, true; running || k < least; k++ {
-		err := p.n.Do(func() error { return p.turn(k%newcomers, took) })
-		if err == nil {
-			err = context.Cause(ctx)
-		}
-		if err != nil && running {
-			err = errors.Join(err, <-ended)
-		}
-		if err != nil {
-			return nil, err
-		}
-		select {
-		case err := <-ended:
-			if running = false; err != nil {
-				return nil, err
-			}
-		default:
-		}
-	}
-	return took, nil
-}
-
-// turn attaches newcomer k, writes another small nftables table, and detaches the newcomer. It adds
-// the times of these operations to took. It must run on a thread in the node's namespace.
-func (p *plugin) turn(k int, took map[string][]float64) error {
-	timed := func(what string, fn func() error) error {
-		began := time.Now()
-		err := fn()
-		took[what] = append(took[what], millis(time.Since(began)))
-		return err
-	}
-
-	who := newcomer(p.n.Pods, k)
-	r := world.RecordOf(who, p.n.Pods+10+k)
-	r.Netns = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.inner.Fd())
-	err := timed(suffixAdd, func() error {
-		var undo pod.Undo
-		err := p.paths.Attach(r, p.inner.Fd(), &undo)
-		if err != nil {
-			err = errors.Join(err, undo.Run())
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	other := timed(suffixOther, func() error { return (&nft.Table{Name: "other"}).Replace() })
-	return errors.Join(other, timed(suffixDel, func() error { return p.paths.Detach(r.HostLink) }))
 }

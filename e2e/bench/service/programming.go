@@ -143,10 +143,10 @@ func (s *run) fillOurs(ctx context.Context, round int,
 			return f, err
 		}
 		fronts, entries, took = fronts+wr.fronts, entries+wr.entries, took+wr.took
-		f.read, f.list = millis(wr.at.Sub(w.feed.Began())), millis(wr.at.Sub(w.listed))
+		f.read, f.list = bench.Millis(wr.at.Sub(w.feed.Began())), bench.Millis(wr.at.Sub(w.listed))
 	}
 
-	f.entry = micros(took) / float64(entries)
+	f.entry = bench.Micros(took) / float64(entries)
 	if err := w.problems(ctx); err != nil {
 		return f, err
 	}
@@ -167,7 +167,7 @@ func (s *run) fillOurs(ctx context.Context, round int,
 		if err != nil {
 			return f, err
 		}
-		f.changes = append(f.changes, millis(wr.at.Sub(sent)))
+		f.changes = append(f.changes, bench.Millis(wr.at.Sub(sent)))
 	}
 
 	return f, w.problems(ctx)
@@ -202,15 +202,13 @@ func (s *run) fillTheirs(ctx context.Context, round int,
 	}
 	defer p.Close()
 
-	f.read = millis(p.Took)
+	f.read = bench.Millis(p.Took)
 	for i := range theirChanges {
 		took, err := p.Change(ctx, changed(plan[i*len(plan)/theirChanges], i))
 		if err != nil {
 			return f, err
 		}
-		f.changes = append(f.changes, millis(took))
+		f.changes = append(f.changes, bench.Millis(took))
 	}
 	return f, nil
 }
-
-func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -132,9 +132,7 @@ func (s *run) latency(ctx context.Context, l *lane, r reach,
 		return bench.Sample{}, err
 	}
 	after, err := load.Busy()
-	each := micros(after-before) / (o.Rate * (o.Warm + o.Duration).Seconds())
-	return bench.Sample{Value: micros(res.P50), P99: micros(res.P99),
+	each := bench.Micros(after-before) / (o.Rate * (o.Warm + o.Duration).Seconds())
+	return bench.Sample{Value: bench.Micros(res.P50), P99: bench.Micros(res.P99),
 		Extras: map[string]float64{suffixCPU: each}}, err
 }
-
-func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

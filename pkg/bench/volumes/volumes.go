@@ -67,10 +67,8 @@ func (q quantity) sample(r disk.Result) bench.Sample {
 	case bench.Mbps:
 		return bench.Sample{Value: r.IOPS() * float64(q.job.Block) * 8 / 1e6}
 	}
-	return bench.Sample{Value: millis(r.P50), P99: millis(r.P99)}
+	return bench.Sample{Value: bench.Millis(r.P50), P99: bench.Millis(r.P99)}
 }
-
-func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // side is a claim with its pod.
 type side struct {

@@ -164,7 +164,8 @@ func caseOf(field, way string) string { return "read_" + field + "_" + way }
 
 // Sizes are the numbers of objects.
 type Sizes struct {
-	// Large is the number of large objects, of one kind at a time. Pods is the number of other pods.
+	// Large is the number of large objects, of one kind at a time. Pods is the number of other
+	// pods.
 	Large, Pods int
 }
 
@@ -175,8 +176,8 @@ type run struct {
 	sizes Sizes
 }
 
-// Run measures veild in a cluster with objects that are as large as etcd accepts, and adds the cases
-// to r.
+// Run measures veild in a cluster with objects that are as large as etcd accepts, and adds the
+// cases to r.
 func Run(ctx context.Context, choice suite.Choice, r *suite.Run, z Sizes) (err error) {
 	s := &run{choice, r, z}
 	l, err := lab.New(ctx, lab.Options{Nodes: 1, VeildConfig: map[string]any{
@@ -282,8 +283,8 @@ func (s *run) by(ctx context.Context, control *lab.Control, n *lab.Node,
 		if err != nil {
 			return err
 		}
-		watched = append(watched, millis(sent))
-		edits = append(edits, millis(took-sent))
+		watched = append(watched, bench.Millis(sent))
+		edits = append(edits, bench.Millis(took-sent))
 	}
 	if !p.Running() {
 		return errors.New("veild ended")
@@ -383,5 +384,3 @@ func peakMemory(pid int) (float64, error) {
 	kb, err := strconv.ParseFloat(m[1], 64)
 	return kb / 1024, err
 }
-
-func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,17 +1,16 @@
-package policy
+package lane
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"runtime"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
-	"github.com/kubeveil/kubeveil/e2e/bench/policy/lane"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 // Names of lanes. Each lane is compared with laneNone, which has no policy. laneControl has none
@@ -36,17 +35,17 @@ type quantity struct {
 	rate, cost           bench.Unit
 	perSecond, perAmount float64
 	// amount returns the amount of a turn.
-	amount func(*scales) int
+	amount func(Sizes) int
 	// prepare returns a function that moves the amount and is measured, and a function that ends
 	// it. Both must be called on the calling thread, in the client's namespace.
-	prepare func(l *lane.Lane, amount int) (do func() error, end func(), err error)
+	prepare func(l *Lane, amount int) (do func() error, end func(), err error)
 }
 
 var quantities = []quantity{
 	{"established", bench.Mbps, bench.CoreSecondsPerGB, 8 / 1e6, 1e9,
-		func(z *scales) int { return z.bytes }, (*lane.Lane).PrepareStream},
+		func(z Sizes) int { return z.Bytes }, (*Lane).PrepareStream},
 	{"new", bench.PerSecond, bench.Microsecond, 1, 1e6,
-		func(z *scales) int { return z.short }, (*lane.Lane).PrepareShort},
+		func(z Sizes) int { return z.Short }, (*Lane).PrepareShort},
 }
 
 const (
@@ -58,18 +57,30 @@ const (
 // time.
 func (q quantity) caseOf(lane string) string { return prefixConnections + q.name + "_" + lane }
 
-// connections measures the cost of policies for connections as CPU time of the whole machine. The
-// kernel processes packets in softirqs, whose time counts for arbitrary processes, and the program
-// behind NFQUEUE runs in parallel. Rates are the rates of one thread; no gate judges them.
+// Sizes are the sizes of the measurements.
+type Sizes struct {
+	// Bytes and Short are the numbers of bytes and of short connections per turn. Turns is the
+	// number of turns per round.
+	Bytes, Short, Turns int
+}
+
+// run is one run of the part.
+type run struct {
+	suite.Choice
+	*suite.Run
+	sizes Sizes
+}
+
+// Run measures the cost of policies for connections as CPU time of the whole machine. The kernel
+// processes packets in softirqs, whose time counts for arbitrary processes, and the program behind
+// NFQUEUE runs in parallel. Rates are the rates of one thread; no gate judges them.
 //
 // Each round has several turns, in each of which all lanes are measured in random order. Other work
 // of the machine then affects all lanes, and the mean of several turns less than one long turn.
-func (s *run) connections(ctx context.Context) (err error) {
-	dir, err := os.MkdirTemp(memory, folderPrefix)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+//
+// dir is a folder for the records of pods, in memory. The caller removes it.
+func Run(ctx context.Context, choice suite.Choice, r *suite.Run, z Sizes, dir string) (err error) {
+	s := &run{choice, r, z}
 	pins, err := bpffs.New()
 	if err != nil {
 		return err
@@ -95,14 +106,14 @@ func (s *run) connections(ctx context.Context) (err error) {
 	seed := bench.NewSeed()
 	s.Progress("order of the lanes drawn with seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	v := values{}
+	v := suite.Values{}
 	err = s.takeRounds(ctx, lanes, rng, v)
 	return errors.Join(err, s.compareLanes(v))
 }
 
 // takeRounds measures all quantities of all lanes and adds the values of each round to v. After an
 // error, v has the values of the complete rounds.
-func (s *run) takeRounds(ctx context.Context, lanes []*lane.Lane, rng *rand.Rand, v values) error {
+func (s *run) takeRounds(ctx context.Context, lanes []*Lane, rng *rand.Rand, v suite.Values) error {
 	for round := range s.Rounds {
 		for _, q := range quantities {
 			if err := s.takeTurns(ctx, q, lanes, rng, v); err != nil {
@@ -115,13 +126,13 @@ func (s *run) takeRounds(ctx context.Context, lanes []*lane.Lane, rng *rand.Rand
 }
 
 // newLanes makes all lanes. The caller must close the returned lanes also after an error.
-func newLanes(dir string, pins *bpffs.FS) (lanes []*lane.Lane, err error) {
+func newLanes(dir string, pins *bpffs.FS) (lanes []*Lane, err error) {
 	for _, one := range []struct {
 		name  string
-		judge lane.Judge
-	}{{laneNone, nil}, {laneControl, nil}, {laneTen, lane.TenByTen()},
-		{laneMany, lane.AfterOthers()}, {laneQueue, lane.JudgeQueue}} {
-		l, err := lane.New(one.name, dir, pins, one.judge)
+		judge Judge
+	}{{laneNone, nil}, {laneControl, nil}, {laneTen, TenByTen()},
+		{laneMany, AfterOthers()}, {laneQueue, JudgeQueue}} {
+		l, err := New(one.name, dir, pins, one.judge)
 		lanes = append(lanes, l)
 		if err != nil {
 			return lanes, err
@@ -131,16 +142,16 @@ func newLanes(dir string, pins *bpffs.FS) (lanes []*lane.Lane, err error) {
 }
 
 // takeTurns measures a quantity of all lanes for one round and adds the values to v.
-func (s *run) takeTurns(ctx context.Context, q quantity, lanes []*lane.Lane, rng *rand.Rand,
-	v values) error {
+func (s *run) takeTurns(ctx context.Context, q quantity, lanes []*Lane, rng *rand.Rand,
+	v suite.Values) error {
 	spent, took := map[string]float64{}, map[string]float64{}
-	for range s.scales.turns {
+	for range s.sizes.Turns {
 		for _, i := range rng.Perm(len(lanes)) {
 			if err := context.Cause(ctx); err != nil {
 				return err
 			}
 			l := lanes[i]
-			cpu, seconds, err := turn(l, q, q.amount(&s.scales))
+			cpu, seconds, err := turn(l, q, q.amount(s.sizes))
 			if err != nil {
 				return fmt.Errorf("lane %s, %s connections: %w", l.Name, q.name, err)
 			}
@@ -149,10 +160,10 @@ func (s *run) takeTurns(ctx context.Context, q quantity, lanes []*lane.Lane, rng
 		}
 	}
 
-	all := float64(q.amount(&s.scales) * s.scales.turns)
+	all := float64(q.amount(s.sizes) * s.sizes.Turns)
 	for _, l := range lanes {
-		v.add(q.caseOf(l.Name), all*q.perSecond/took[l.Name])
-		v.add(q.caseOf(l.Name)+suffixCPU, spent[l.Name]*q.perAmount/all)
+		v.Add(q.caseOf(l.Name), all*q.perSecond/took[l.Name])
+		v.Add(q.caseOf(l.Name)+suffixCPU, spent[l.Name]*q.perAmount/all)
 	}
 	return nil
 }
@@ -160,8 +171,8 @@ func (s *run) takeTurns(ctx context.Context, q quantity, lanes []*lane.Lane, rng
 // turn moves an amount and returns the CPU time and the elapsed time, in seconds. It first flushes
 // conntrack, because entries of former turns would remain for a while, and in some lanes more than
 // in others.
-func turn(l *lane.Lane, q quantity, amount int) (cpu, seconds float64, err error) {
-	if err := l.Host.Do(lane.ForgetConnections); err != nil {
+func turn(l *Lane, q quantity, amount int) (cpu, seconds float64, err error) {
+	if err := l.Host.Do(ForgetConnections); err != nil {
 		return 0, 0, err
 	}
 	err = l.Client.Do(func() error {
@@ -193,18 +204,18 @@ func turn(l *lane.Lane, q quantity, amount int) (cpu, seconds float64, err error
 
 // lastRound returns a text about the last round: the CPU time without a policy, and the ratios of
 // the other lanes to it.
-func (q quantity) lastRound(v values) string {
-	base := v.last(q.caseOf(laneNone) + suffixCPU)
+func (q quantity) lastRound(v suite.Values) string {
+	base := v.Last(q.caseOf(laneNone) + suffixCPU)
 	text := fmt.Sprintf("%s connections: CPU %s without a policy", q.name, q.cost.Format(base))
 	for _, lane := range comparedLanes {
-		text += fmt.Sprintf(", %s %.3f", lane, v.last(q.caseOf(lane)+suffixCPU)/base)
+		text += fmt.Sprintf(", %s %.3f", lane, v.Last(q.caseOf(lane)+suffixCPU)/base)
 	}
 	return text
 }
 
 // compareLanes adds the cases, each of which compares a lane with laneNone. If v lacks rounds, the
 // cases are marked as incomplete.
-func (s *run) compareLanes(v values) error {
+func (s *run) compareLanes(v suite.Values) error {
 	for _, q := range quantities {
 		done := len(v[q.caseOf(laneNone)])
 		if done < s.Rounds {
@@ -231,4 +242,21 @@ func (s *run) compareLanes(v values) error {
 		}
 	}
 	return nil
+}
+
+// Labels returns the titles of the cases, keyed by name.
+func Labels() map[string]string {
+	out := map[string]string{}
+	for name, text := range map[string]string{
+		laneControl: "no policy again, the control",
+		laneTen:     "10 policies with 10 rules",
+		laneMany:    fmt.Sprintf("%d rules that do not match and one that does", Others),
+		laneQueue:   "first packets to a Go program by NFQUEUE, a stand-in",
+	} {
+		for _, q := range quantities {
+			out[q.caseOf(name)] = fmt.Sprintf("%s connections, %s: rate", q.name, text)
+			out[q.caseOf(name)+suffixCPU] = fmt.Sprintf("%s connections, %s: CPU", q.name, text)
+		}
+	}
+	return out
 }
