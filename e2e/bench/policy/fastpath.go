@@ -71,7 +71,7 @@ func (s *run) fastPaths(ctx context.Context, v suite.Values) (err error) {
 
 // wantFast waits until exactly want pods have the fast path.
 func wantFast(ctx context.Context, f *fastpath.FastPath, want int) error {
-	return poll(ctx, time.Millisecond, func() error {
+	return await(ctx, time.Millisecond, func() error {
 		if got := len(f.Fast()); got != want {
 			return fmt.Errorf("%d pods have the fast path, want %d", got, want)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/fastpath"
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 )
@@ -100,7 +101,7 @@ func (n *node) listed(ctx context.Context) error {
 		return err
 	}
 	// The Keeper's status follows after a step is in force.
-	return poll(ctx, time.Millisecond, func() error {
+	return await(ctx, time.Millisecond, func() error {
 		s, problems := n.Status(), n.Problems()
 		if s.Members == n.Pods && s.Pending == 0 && len(problems) == 0 {
 			return nil
@@ -110,21 +111,12 @@ func (n *node) listed(ctx context.Context) error {
 	})
 }
 
-// poll calls lacks at each interval until it returns nil. After changeLimit it returns the last
-// error of lacks.
-func poll(ctx context.Context, interval time.Duration, lacks func() error) error {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for began := time.Now(); ; {
-		if err := lacks(); err == nil || time.Since(began) > changeLimit {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-		}
-	}
+// await calls lacks at each interval until it returns nil, for at most changeLimit. The error wraps
+// the last error of lacks.
+func await(ctx context.Context, interval time.Duration, lacks func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, changeLimit)
+	defer cancel()
+	return poll.Until(ctx, interval, interval, lacks)
 }
 
 // change calls tell, which passes a change to the Keeper, and returns the time until the change is

@@ -151,7 +151,7 @@ func (n *node) revoked(ctx context.Context, p policy.Policy, want int,
 	if _, err := n.change(ctx, func() { n.PutPolicy(p) }); err != nil {
 		return 0, err
 	}
-	err := poll(ctx, time.Millisecond, func() error {
+	err := await(ctx, time.Millisecond, func() error {
 		if got := n.Status().Revoked - before; got < uint64(want) {
 			return fmt.Errorf("%d of %d connections were revoked in %v", got, want, changeLimit)
 		}

@@ -242,7 +242,7 @@ func (n *node) enforced(ctx context.Context) error {
 
 // until waits until holds returns true. It drains n.programmed meanwhile.
 func (n *node) until(ctx context.Context, holds func() bool) error {
-	return poll(ctx, pace, func() error {
+	return await(ctx, pace, func() error {
 		if holds() {
 			return nil
 		}
