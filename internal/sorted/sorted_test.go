@@ -18,6 +18,7 @@ func TestDiff(t *testing.T) {
 	}
 	changed := list(1, 2, 3)
 	changed[1].value = 7
+
 	for name, tt := range map[string]struct {
 		was, is, gone, fresh []item
 		limit                int
