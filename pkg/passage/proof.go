@@ -23,8 +23,8 @@ const (
 	// proofInterval is the interval of probes otherwise. Filters that are neither nftables nor
 	// iptables have no notifications either.
 	proofInterval = 5 * time.Minute
-	// proofDoubts is the number of successive probes without a result, after one that passed, from
-	// which on a note says so.
+	// proofDoubts is the number of successive probes without a result after which a note reports
+	// that. Only probes after one that passed count.
 	proofDoubts = 3
 )
 
