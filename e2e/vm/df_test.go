@@ -60,6 +60,7 @@ func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
 	}
 
 	until(ctx, t, 3*time.Minute, "the route with the MTU that was found", func() error {
+		_ = ping(1300) // Only paths with traffic are probed.
 		out, err := first.Exec(ctx, "ip route show table "+fmt.Sprint(abi.TablePod)+" "+
 			tables[1].table.Self.PodPrefixes[0].String())
 		if err == nil && !strings.Contains(string(out), " mtu ") {
