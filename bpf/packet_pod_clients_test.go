@@ -199,6 +199,18 @@ func TestLinkHasAShareOfPodClients(t *testing.T) {
 
 				errtest.Must(t, shares.Delete(client.Link))
 				passed(t, coll, "service_pod_in", begins(40003), 0)
+
+				// A full map costs the link nothing of its share.
+				errtest.Must(t, coll.Maps["service_callers"].Delete(client))
+				for i := range uint32(podClientsMax) {
+					errtest.Must(t, coll.Maps["service_callers"].Put(podClient{Link: 1000 + i},
+						uint8(1)))
+				}
+				_, _, _, err = runPacket(t, coll, "service_pod_in", begins(40004), 0)
+				errtest.Must(t, err, shares.Lookup(client.Link, &n))
+				if n != 1 {
+					t.Errorf("after a refusal by the full map the link has a share of %d, want 1", n)
+				}
 			})
 		}
 	}

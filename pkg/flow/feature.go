@@ -211,7 +211,11 @@ func (f *Feature) open() (w *world, harmless map[string]bool, err error) {
 	nodes, prefixes, former := f.stated()
 	w.nodes = nodes
 	cfg := f.o.Config
-	w.addresses = addresses{nodeRanges: newRanges(cfg.NodeRanges...), former: former,
+	nodeRanges := slices.Clone(cfg.NodeRanges)
+	for _, s := range cfg.Sites {
+		nodeRanges = append(nodeRanges, s.NodeRanges...)
+	}
+	w.addresses = addresses{nodeRanges: newRanges(nodeRanges...), former: former,
 		ranges: newRanges(slices.Concat(cfg.PodRanges(), cfg.ServiceRanges, prefixes)...)}
 	for _, a := range guard.NodeAddrs {
 		w.marked[a] = true

@@ -42,17 +42,17 @@ struct {
 	__type(value, __u32);
 } service_shares SEC(".maps");
 
-/* Counts one more entry of the link. Returns 0 if it has its share. */
-static __always_inline int pod_client_count(__u32 link)
+/* Returns how many entries the link has. Returns 0 if that cannot be counted. */
+static __always_inline __u32 *pod_client_share(__u32 link)
 {
-	__u32 one = 1, *n = bpf_map_lookup_elem(&service_shares, &link);
+	__u32 none = 0, *n = bpf_map_lookup_elem(&service_shares, &link);
 
-	if (!n)
-		return !bpf_map_update_elem(&service_shares, &link, &one, BPF_NOEXIST);
-	if (*n >= SERVICE_CALLERS_SHARE)
-		return 0;
-	__sync_fetch_and_add(n, 1);
-	return 1;
+	if (n)
+		return n;
+
+	/* It fails if another processor was faster. */
+	bpf_map_update_elem(&service_shares, &link, &none, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&service_shares, &link);
 }
 
 /*
@@ -64,6 +64,7 @@ __noinline int pod_client_remember(__u32 link)
 	struct work *w = work_get();
 	struct pod_client client;
 	__u8 one = 1;
+	__u32 *n;
 
 	if (!w)
 		return 0;
@@ -75,7 +76,15 @@ __noinline int pod_client_remember(__u32 link)
 	client.link = link;
 	if (bpf_map_lookup_elem(&service_callers, &client))
 		return 1;
-	if (!pod_client_count(link))
+
+	n = pod_client_share(link);
+	if (!n || *n >= SERVICE_CALLERS_SHARE)
 		return 0;
-	return !bpf_map_update_elem(&service_callers, &client, &one, BPF_ANY);
+
+	__sync_fetch_and_add(n, 1);
+	if (!bpf_map_update_elem(&service_callers, &client, &one, BPF_ANY))
+		return 1;
+
+	__sync_fetch_and_add(n, -1); /* the map is full */
+	return 0;
 }

@@ -132,7 +132,9 @@ func (p *Placer) Run(ctx context.Context) {
 		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			ctx, cancel := context.WithTimeout(ctx, listPatience)
 			defer cancel()
-			o.Limit = pageSize
+			if o.Limit > pageSize { // 0 asks for all, after a page that came too late
+				o.Limit = pageSize
+			}
 			return claims.List(ctx, o)
 		},
 		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {

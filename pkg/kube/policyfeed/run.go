@@ -66,7 +66,7 @@ func Run(ctx context.Context, s *api.Server, node string, sink policy.Sink,
 // List lists all NetworkPolicies and ClusterNetworkPolicies of s, and returns the revisions that
 // Run passes on. Other contents of the objects are not kept.
 func List(ctx context.Context, s *api.Server) (policy.Revisions, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.Times.Request)
+	ctx, cancel := context.WithTimeout(ctx, 6*s.Times.Request) // it may have thousands of objects
 	defer cancel()
 	all, counts := policy.Revisions{}, map[string]int{}
 	_, err := s.Get(ctx, object.NetworkPolicies, metav1.ListOptions{}, func(o *object.Object) bool {

@@ -184,9 +184,9 @@ func (f *Feature) Status(s *telemetry.Status) {
 
 // refusedAddresses returns a sentence about refused addresses. It names at most three namespaces.
 func refusedAddresses(refused []vip.Refused) string {
-	names, n := []string{}, 0
+	names, n, open := []string{}, 0, 0
 	for i, r := range refused {
-		n += r.Addresses
+		n, open = n+r.Addresses, open+r.Open
 		if i < 3 {
 			names = append(names, r.Namespace)
 		}
@@ -195,10 +195,15 @@ func refusedAddresses(refused []vip.Refused) string {
 	if more := len(refused) - len(names); more > 0 {
 		where += fmt.Sprintf(" and %d more", more)
 	}
-	return fmt.Sprintf("%d LoadBalancer IPs and external IPs of services in namespace %s are not "+
-		"served, because a namespace has room for %d: an address counts for an hour after its "+
-		"service lost it, and longer while pods may use it; change addresses less often, or "+
-		"spread the services over namespaces", n, where, vip.NamespaceMax)
+	said := fmt.Sprintf("%d LoadBalancer IPs and external IPs of services in namespace %s are not "+
+		"served, because a namespace has room for %d, and all together for %d: an address counts "+
+		"for an hour after its service lost it, and longer while pods may use it; change addresses "+
+		"less often, or use fewer", n, where, vip.NamespaceMax, vip.NormalMax)
+	if open > 0 {
+		said += fmt.Sprintf("; %d of them are not closed to pods either, whose packets to them "+
+			"leave the node in clear", open)
+	}
+	return said
 }
 
 // Drops returns how often programs refused a packet or a socket, by reason. Without a table it is

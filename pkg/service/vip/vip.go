@@ -1,7 +1,7 @@
 package vip
 
 import (
-	"maps"
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -22,20 +22,23 @@ const (
 	// NamespaceMax bounds the addresses of one namespace: those of its services, each service by
 	// itself, and those that count although its services have them no longer.
 	NamespaceMax = 16384
-	// normalMax bounds the addresses of all namespaces. Beyond it a namespace gets a new address
-	// only if it has fewer than smallNamespace, and beyond Max no namespace gets any. The guard has
-	// a set of twice Max, so that it has room for the former and the next addresses at once.
-	normalMax      = 65536
+	// NormalMax bounds the addresses of all namespaces. Beyond it a namespace gets a new address
+	// only if it has fewer than smallNamespace, and beyond servedMax no namespace gets any.
+	// refusedMax bounds the refused addresses that count. The guard has a set of twice servedMax
+	// and refusedMax, so that it has room for the former and the next addresses at once.
+	NormalMax      = 65536
 	smallNamespace = 1024
-	Max            = 131072
+	servedMax      = 98304
+	refusedMax     = 32768
 	// retryAfter is the time between two attempts to give services the addresses that were refused.
 	retryAfter = time.Minute
 )
 
-// Refused counts the addresses of a namespace's services that are refused for lack of room.
+// Refused counts the addresses of a namespace's services that are refused for lack of room. Open is
+// the number of them for which even Addrs has no room.
 type Refused struct {
-	Namespace string
-	Addresses int
+	Namespace       string
+	Addresses, Open int
 }
 
 // Addresses are the addresses of all known services outside the cluster's service ranges:
@@ -58,10 +61,10 @@ type Addresses struct {
 	balancers map[service.Name][]netip.Addr
 }
 
-// refusal is a service as it was put, and how many of its addresses are refused.
+// refusal is a service as it was put, and its refused addresses.
 type refusal struct {
-	service   service.Service
-	addresses int
+	service service.Service
+	addrs   []netip.Addr // sorted
 }
 
 // goneAddr is an address that lost a service.
@@ -72,7 +75,7 @@ type goneAddr struct {
 
 // Put adds or replaces a service. It returns the service without the addresses that are refused
 // because its namespace has too many, and whether the addresses changed. A refused address must not
-// be translated, because it would not stay closed afterwards. An address that no frontend may have
+// be translated, because it would not stay closed after its service lost it. An address that no frontend may have
 // does not count, and neither does an address of a family that the service does not have.
 func (v *Addresses) Put(s service.Service, now time.Time) (kept service.Service, changed bool) {
 	v.mu.Lock()
@@ -85,12 +88,13 @@ func (v *Addresses) Put(s service.Service, now time.Time) (kept service.Service,
 		}
 	}
 	refused, changed := v.set(s.Name, sorted(addrs), s.BalancerIPs, now)
+	changed = changed || !slices.Equal(refused, v.refused[s.Name].addrs)
 	delete(v.refused, s.Name)
 	if len(refused) == 0 {
 		return s, changed
 	}
 
-	v.refused[s.Name] = refusal{s, len(refused)}
+	v.refused[s.Name] = refusal{s, refused}
 	without := func(addrs []netip.Addr) []netip.Addr {
 		return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
 			return has(refused, a.Unmap())
@@ -105,9 +109,10 @@ func (v *Addresses) Delete(n service.Name, now time.Time) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.begin()
+	_, had := v.refused[n]
 	delete(v.refused, n)
 	_, changed := v.set(n, nil, nil, now)
-	return changed
+	return changed || had
 }
 
 // Retry returns the services with refused addresses, at most once a minute. The caller puts them
@@ -133,14 +138,31 @@ func (v *Addresses) Retry(now time.Time) []service.Service {
 func (v *Addresses) Refused() (all []Refused) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	byNamespace := make(map[string]int)
-	for n, r := range v.refused {
-		byNamespace[n.Namespace] += r.addresses
-	}
-	for _, ns := range slices.Sorted(maps.Keys(byNamespace)) {
-		all = append(all, Refused{ns, byNamespace[ns]})
-	}
+	_, all = v.closedRefused()
+	slices.SortFunc(all, func(a, b Refused) int { return strings.Compare(a.Namespace, b.Namespace) })
 	return all
+}
+
+// closedRefused returns at most refusedMax refused addresses, those of namespaces with few first,
+// and the numbers of all namespaces.
+func (v *Addresses) closedRefused() (addrs []netip.Addr, all []Refused) {
+	byNamespace := make(map[string][]netip.Addr)
+	for n, r := range v.refused {
+		byNamespace[n.Namespace] = append(byNamespace[n.Namespace], r.addrs...)
+	}
+	for ns, refused := range byNamespace {
+		all = append(all, Refused{Namespace: ns, Addresses: len(refused)})
+	}
+	slices.SortFunc(all, func(a, b Refused) int {
+		return cmp.Or(cmp.Compare(a.Addresses, b.Addresses),
+			strings.Compare(a.Namespace, b.Namespace))
+	})
+	for i, r := range all {
+		n := min(r.Addresses, refusedMax-len(addrs))
+		addrs = append(addrs, sorted(byNamespace[r.Namespace])[:n]...)
+		all[i].Open = r.Addresses - n
+	}
+	return addrs, all
 }
 
 // Former returns addresses that services had and none has now, at most 4,096.
@@ -220,10 +242,20 @@ func (v *Addresses) open(a netip.Addr) {
 	}
 }
 
-// room reports whether a namespace may have one more address.
-func (v *Addresses) room(namespace string) bool {
+// room reports whether a namespace may have the address. One that it had until lately counts
+// already. So does one whose namespace is not known, as after a restart of veild.
+func (v *Addresses) room(namespace string, a netip.Addr) bool {
 	n := v.count[namespace]
-	return n < NamespaceMax && v.total < Max && (v.total < normalMax || n < smallNamespace)
+	g, ok := v.gone[a]
+	switch {
+	case ok && g.namespace == namespace:
+		return true
+	case n >= NamespaceMax:
+		return false
+	case ok && g.namespace == "":
+		return true
+	}
+	return v.total < servedMax && (v.total < NormalMax || n < smallNamespace)
 }
 
 // set replaces the addresses of a service. It returns those for which there is no room, sorted.
@@ -244,8 +276,7 @@ func (v *Addresses) set(n service.Name, addrs, balancers []netip.Addr,
 	var kept []netip.Addr
 	for _, a := range addrs {
 		if !has(had, a) {
-			// An address that its namespace had until lately counts already.
-			if g, ok := v.gone[a]; !(ok && g.namespace == n.Namespace) && !v.room(n.Namespace) {
+			if !v.room(n.Namespace, a) {
 				refused = append(refused, a)
 				continue
 			}
@@ -266,13 +297,14 @@ func has(list []netip.Addr, a netip.Addr) bool {
 	return ok
 }
 
-// Addrs returns addresses, each once and sorted. They are addresses that services have now or had
-// within the last Linger, and addresses that are still in use. inUse returns the addresses among
+// Addrs returns addresses, each once and sorted. They are addresses that services have now, refused
+// ones included, or had within the last Linger, and addresses that are still in use. inUse returns the addresses among
 // its argument that are in use. It is costly, so it is called once in Linger for each address.
 func (v *Addresses) Addrs(now time.Time, inUse func([]netip.Addr) []netip.Addr) []netip.Addr {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var all, late []netip.Addr
+	all, _ := v.closedRefused()
+	var late []netip.Addr
 	for _, addrs := range v.byService {
 		all = append(all, addrs...)
 	}
@@ -283,6 +315,7 @@ func (v *Addresses) Addrs(now time.Time, inUse func([]netip.Addr) []netip.Addr) 
 			all = append(all, a)
 		}
 	}
+
 	if len(late) > 0 {
 		used := sorted(slices.Clone(inUse(sorted(late))))
 		for _, a := range late {

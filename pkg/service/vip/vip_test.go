@@ -167,14 +167,17 @@ func TestNamespaceThatChangesItsAddressesCostsItself(t *testing.T) {
 	for i := range 70 {
 		evil.ExternalIPs = many(i*step, step)
 		kept, _ := v.Put(evil, began)
-		if got, most := len(v.Addrs(began, none)), NamespaceMax; got > most {
+		if got, most := len(v.Addrs(began, none)), NamespaceMax+step; got > most {
 			t.Fatalf("after %d changes %d addresses count, want at most %d", i+1, got, most)
+		}
+		if all := v.Addrs(began, none); !slices.Contains(all, evil.ExternalIPs[step-1]) {
+			t.Fatalf("change %d: an address of a service is open", i+1)
 		}
 		if full := i >= NamespaceMax/step; full != (len(kept.ExternalIPs) == 0) {
 			t.Fatalf("change %d: %d of %d addresses are served", i+1, len(kept.ExternalIPs), step)
 		}
 	}
-	if got := v.Refused(); !slices.Equal(got, []Refused{{"evil", step}}) {
+	if got := v.Refused(); !slices.Equal(got, []Refused{{"evil", step, 0}}) {
 		t.Errorf("refused %v, want %d addresses of evil", got, step)
 	}
 
@@ -211,12 +214,62 @@ func TestFewAddressesHaveRoomBesideManyNamespaces(t *testing.T) {
 		}
 	}
 	all := v.Addrs(now, func([]netip.Addr) []netip.Addr { return nil })
-	if len(all) > normalMax+9*smallNamespace {
+	if len(all) > NormalMax+9*smallNamespace+refusedMax {
 		t.Errorf("%d addresses count", len(all))
 	}
 	kept, _ := v.Put(service.Service{Name: service.Name{Namespace: "shop", Name: "web"},
 		LoadBalancerIPs: vipAddrs("198.51.100.1", "fd42:fd::1")}, now)
 	if len(kept.LoadBalancerIPs) != 2 {
 		t.Errorf("served %v, want both", kept.LoadBalancerIPs)
+	}
+}
+
+// After a restart each service gets the addresses back that the guard kept closed for it.
+func TestServicesGetTheirAddressesBackAfterARestart(t *testing.T) {
+	for _, kept := range []int{NormalMax, servedMax} {
+		var v Addresses
+		now := time.Now()
+		v.Left(many(0, kept), now)
+		for part := range 3 {
+			s := service.Service{Name: service.Name{Namespace: "shop", Name: fmt.Sprint(part)},
+				ExternalIPs: many(part*4096, 4096)}
+			if got, _ := v.Put(s, now); len(got.ExternalIPs) != 4096 {
+				t.Errorf("beside %d addresses that were closed, %d of 4096 are served", kept,
+					len(got.ExternalIPs))
+			}
+		}
+		if v.total != kept {
+			t.Errorf("%d addresses count, want %d", v.total, kept)
+		}
+	}
+}
+
+// Refused addresses are closed while there is room, those of namespaces with few of them first.
+func TestRefusedAddressesStayClosed(t *testing.T) {
+	var v Addresses
+	now := time.Now()
+	none := func([]netip.Addr) []netip.Addr { return nil }
+	v.Left(many(1<<17, servedMax), now)
+	for part := range 9 {
+		v.Put(service.Service{Name: service.Name{Namespace: "evil", Name: fmt.Sprint(part)},
+			ExternalIPs: many(part*4096, 4096)}, now)
+	}
+	shop := service.Service{Name: service.Name{Namespace: "shop", Name: "web"},
+		LoadBalancerIPs: vipAddrs("198.51.100.1")}
+	if _, changed := v.Put(shop, now); !changed {
+		t.Error("a refused address that is to be closed is not a change")
+	}
+
+	all := v.Addrs(now, none)
+	if len(all) != servedMax+refusedMax || !slices.Contains(all, shop.LoadBalancerIPs[0]) {
+		t.Errorf("%d addresses count, want %d with %v", len(all), servedMax+refusedMax,
+			shop.LoadBalancerIPs)
+	}
+	want := []Refused{{"evil", 9 * 4096, 9*4096 + 1 - refusedMax}, {"shop", 1, 0}}
+	if got := v.Refused(); !slices.Equal(got, want) {
+		t.Errorf("refused %v, want %v", got, want)
+	}
+	if !v.Delete(shop.Name, now) || slices.Contains(v.Addrs(now, none), shop.LoadBalancerIPs[0]) {
+		t.Error("a refused address that was never served stays closed without its service")
 	}
 }
