@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -368,13 +369,15 @@ func (l *linked) watch(t *testing.T, bell string, patience time.Duration) (stop 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- l.host.Do(func() error { return l.WatchLinks(ctx) }) }()
-	return func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		group(t, l.host, bell, 7)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-	}
+	})
+	t.Cleanup(stop) // before what closes the maps, also after Fatal
+	return stop
 }
 
 func (l *linked) dropped(t *testing.T) map[string]uint64 {
