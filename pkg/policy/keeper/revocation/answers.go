@@ -23,31 +23,48 @@ type answerCounts struct {
 	most   int
 }
 
-// take counts connections that are about to be deleted, and returns the answers to drop: at most
-// most for each address of a pod. attached are the addresses of pods.
-func (a *answerCounts) take(ending iter.Seq[nl.Connection], attached map[netip.Addr]bool,
-	most int) (answers []nftables.Answer) {
+// hasAnswers reports whether the table would take a late answer to a deleted connection for the
+// first packet of another. It drops TCP segments of unknown connections.
+func hasAnswers(c nl.Connection) bool {
+	return c.Proto == unix.IPPROTO_UDP || c.Proto == unix.IPPROTO_SCTP
+}
+
+// take calls drop with the answers to connections that are about to be deleted: at most most for
+// each address of a pod. If drop succeeds, take counts the flows. attached are the addresses of
+// pods.
+func (a *answerCounts) take(ending iter.Seq[nl.Connection], attached map[netip.Addr]bool, most int,
+	drop func([]nftables.Answer) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if now := time.Now(); a.counts == nil || now.Sub(a.began) > nftables.AnswersDropped {
 		a.began, a.counts = now, map[netip.Addr]int{}
 	}
 	a.most = most
+
+	flows := map[netip.Addr]int{}
+	var answers []nftables.Answer
 	for c := range ending {
-		if c.Proto != unix.IPPROTO_UDP && c.Proto != unix.IPPROTO_SCTP {
+		if !hasAnswers(c) {
 			continue
 		}
 		pod := c.Client
 		if !attached[pod] {
 			pod = c.Server
 		}
-		if a.counts[pod]++; a.counts[pod] <= most {
+		if flows[pod]++; a.counts[pod]+flows[pod] <= most {
 			answers = append(answers, nftables.Answer{
 				Src: netip.AddrPortFrom(c.Server, c.Port),
 				Dst: netip.AddrPortFrom(c.Client, c.ClientPort), Proto: policy.Proto(c.Proto)})
 		}
 	}
-	return answers
+	if err := drop(answers); err != nil {
+		return err
+	}
+
+	for pod, n := range flows {
+		a.counts[pod] += n
+	}
+	return nil
 }
 
 // Beyond returns the addresses of pods of which so many flows were revoked a short time ago that

@@ -13,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
 
@@ -40,6 +41,62 @@ func force(r *Revoker, plan *policy.Plan) error {
 	return r.Force(plan, func() error { return nil })
 }
 
+// openedTo returns n TCP connections of a client outside to a pod.
+func openedTo(pod netip.Addr, n int) (opened []nl.Opened) {
+	for i := range n {
+		opened = append(opened, nl.Opened{Server: netip.AddrPortFrom(pod, 80),
+			Client: netip.AddrPortFrom(netip.MustParseAddr("203.0.113.1"), uint16(20000+i))})
+	}
+	return opened
+}
+
+// The namespace has no table that could drop answers to a flow of UDP. The flow stays, and does not
+// keep the TCP connections of its pod and of another pod from their end. Each further reading finds
+// only the flow, which counts as revoked in none of them.
+func TestConnectionsEndThoughAnswersCannotBeDropped(t *testing.T) {
+	const each, piece, readings = 50, 10, 3
+	nettest.NewNS(t).Run(t, func() error {
+		c, err := nfnl.Open()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		flows := openedTo(podAddr(0), 1)
+		flows[0].UDP = true
+		all := slices.Concat(flows, openedTo(podAddr(0), each), openedTo(podAddr(1), each))
+		if err := nl.TrackOpened(c, all); err != nil {
+			return err
+		}
+
+		r := New()
+		defer r.Close()
+		r.mostPiece = piece
+		if err := force(r, planOf(true)); err != nil {
+			return err
+		}
+		for i := range readings {
+			r.Ask()
+			if err := r.Once(); !errors.Is(err, unix.ENOENT) {
+				t.Errorf("reading %d: %v, want %v", i, err, unix.ENOENT)
+			}
+		}
+
+		left := map[uint8]int{}
+		err = nl.EachConnection(c, func() { clear(left) },
+			func(c nl.Connection) { left[c.Proto]++ })
+		if left[unix.IPPROTO_TCP] != 0 || left[unix.IPPROTO_UDP] != 1 {
+			t.Errorf("connections that are left, by protocol: %v, want 1 of UDP", left)
+		}
+		if n := r.Revoked.Load(); n != 2*each {
+			t.Errorf("%d connections were revoked, want %d", n, 2*each)
+		}
+		if n := r.answers.counts[podAddr(0)]; n != 0 {
+			t.Errorf("%d flows of the pod count as revoked", n)
+		}
+		return err
+	})
+}
+
 // A tenant with many connections makes a reading return no more than a bound. Another plan can come
 // in force after each piece, and what it allows is kept. Further readings delete the rest.
 func TestManyConnectionsAreRevokedInPieces(t *testing.T) {
@@ -50,13 +107,7 @@ func TestManyConnectionsAreRevokedInPieces(t *testing.T) {
 			return err
 		}
 		defer c.Close()
-		var opened []nl.Opened
-		for i := range all {
-			opened = append(opened, nl.Opened{Client: netip.AddrPortFrom(
-				netip.MustParseAddr("203.0.113.1"), uint16(20000+i)),
-				Server: netip.AddrPortFrom(podAddr(0), 80)})
-		}
-		if err := nl.TrackOpened(c, opened); err != nil {
+		if err := nl.TrackOpened(c, openedTo(podAddr(0), all)); err != nil {
 			return err
 		}
 
@@ -109,9 +160,19 @@ func TestAnswersToDropAreBoundedPerPod(t *testing.T) {
 
 	r := New()
 	attached := map[netip.Addr]bool{podAddr(0): true, podAddr(1): true}
-	for i, want := range []int{most + 1, 1} {
-		if got := r.answers.take(slices.Values(ending), attached, most); len(got) != want {
-			t.Errorf("call %d: answers to %d flows are dropped, want %d", i, len(got), want)
+	refused := errors.New("refused")
+	for i, c := range []struct {
+		want int
+		err  error
+	}{{most + 1, refused}, {most + 1, refused}, {most + 1, nil}, {1, nil}} {
+		got := 0
+		err := r.answers.take(slices.Values(ending), attached, most,
+			func(answers []nftables.Answer) error {
+				got = len(answers)
+				return c.err
+			})
+		if got != c.want || err != c.err {
+			t.Errorf("call %d: answers to %d flows are dropped, want %d: %v", i, got, c.want, err)
 		}
 	}
 	if got := r.Beyond(); !slices.Equal(got, []netip.Addr{podAddr(0)}) {

@@ -1,6 +1,7 @@
 package revocation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -173,7 +174,7 @@ func (r *Revoker) Once() error {
 
 // revoke deletes the known connections of the node's pods that the plan does not allow, up to
 // mostFound, and reports whether there are more. It keeps connections that a plan that came in
-// force meanwhile allows.
+// force meanwhile allows. It returns the error of the first piece that failed.
 func (r *Revoker) revoke(plan *policy.Plan) (more bool, err error) {
 	own, err := OwnAddrs()
 	if err != nil {
@@ -193,8 +194,13 @@ func (r *Revoker) revoke(plan *policy.Plan) (more bool, err error) {
 	j := &judge{own: own}
 	j.follow(plan)
 	found, err := nl.FindSome(r.conn, r.mostFound, j.denied)
-	for err == nil && found.Len() > 0 {
-		err = r.end(found.Cut(r.mostPiece), j)
+	if err != nil {
+		return false, err
+	}
+
+	for found.Len() > 0 {
+		// A piece that fails is not a reason to keep the connections of later pieces.
+		err = cmp.Or(err, r.end(found.Cut(r.mostPiece), j))
 		if r.afterPiece != nil {
 			r.afterPiece()
 		}
@@ -202,20 +208,24 @@ func (r *Revoker) revoke(plan *policy.Plan) (more bool, err error) {
 	return err == nil && found.More(), err
 }
 
-// end deletes a piece of the connections, unless the plan that is now in force allows them.
+// end deletes a piece of the connections, unless the plan that is now in force allows them. If the
+// table cannot drop answers to the flows without a handshake, it keeps these flows for the next
+// reading and deletes the others.
 func (r *Revoker) end(piece *nl.Connections, j *judge) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if j.follow(r.plan); j.changed {
 		piece.Keep(j.denied)
 	}
-	answers := r.answers.take(piece.All(), j.attached, r.mostAnswers)
-	if err := nftables.DropAnswers(r.conn, answers); err != nil {
-		return err
+	errAnswers := r.answers.take(piece.All(), j.attached, r.mostAnswers,
+		func(answers []nftables.Answer) error { return nftables.DropAnswers(r.conn, answers) })
+	if errAnswers != nil {
+		piece.Keep(func(c nl.Connection) bool { return !hasAnswers(c) })
 	}
+
 	n, err := piece.Delete()
 	r.Revoked.Add(uint64(n))
-	return err
+	return errors.Join(errAnswers, err)
 }
 
 // judge judges connections by a plan.
