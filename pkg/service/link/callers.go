@@ -38,7 +38,7 @@ func (s *Links) countPodClients(h *nl.Handle) (uint32, error) {
 	if !s.callers.at.IsZero() && time.Since(s.callers.at) < s.callers.rest {
 		return s.callers.used, nil
 	}
-	_, used, err := s.called(h)
+	_, used, err := s.called(h.LinkList)
 	if err == nil {
 		s.callers.at, s.callers.used = time.Now(), used
 	}
@@ -57,7 +57,7 @@ func (s *Links) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
 		return nil, err
 	}
 	defer h.Close()
-	called, _, err := s.called(h)
+	called, _, err := s.called(h.LinkList)
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +66,9 @@ func (s *Links) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
 }
 
 // called returns the addresses that have pod clients and how many clients there are. It deletes
-// clients whose link is gone.
-func (s *Links) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, err error) {
+// clients whose link is gone. list lists the links of the node.
+func (s *Links) called(list func() ([]nl.Link, error)) (addrs map[[16]byte]bool, callers uint32,
+	err error) {
 	var all []bpfmaps.PodClient
 	err = bpfmaps.Each(s.table, bpfmaps.MapPodClients, func(c bpfmaps.PodClient, _ uint8) bool {
 		all = append(all, c)
@@ -76,9 +77,14 @@ func (s *Links) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, e
 	if err != nil || len(all) == 0 {
 		return nil, 0, err
 	}
+	shares, err := s.shares()
+	if err != nil {
+		return nil, 0, err
+	}
 
-	// Links are listed after clients, so that each client of an existing link finds its link.
-	links, err := h.LinkList()
+	// Links are listed after clients and their counts, so that each client and each count of an
+	// existing link finds its link.
+	links, err := list()
 	if err != nil {
 		return nil, 0, fmt.Errorf("list links: %w", err)
 	}
@@ -100,7 +106,7 @@ func (s *Links) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, e
 
 	if len(gone) > 0 {
 		// Counts go first. A count that is left would never be looked for again.
-		if err := s.forgetShares(there); err != nil {
+		if err := s.forgetShares(shares, there); err != nil {
 			return nil, 0, err
 		}
 		if err := bpfmaps.Delete(s.table, bpfmaps.MapPodClients, gone); err != nil {
@@ -111,17 +117,21 @@ func (s *Links) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, e
 	return addrs, uint32(len(all) - len(gone)), nil
 }
 
-// forgetShares deletes the numbers of pod clients of links that are not there.
-func (s *Links) forgetShares(there map[uint32]bool) error {
-	var gone []uint32
-	err := bpfmaps.Each(s.table, bpfmaps.MapPodClientShares, func(link, _ uint32) bool {
-		if !there[link] {
-			gone = append(gone, link)
-		}
+// shares returns the links that have a number of pod clients.
+func (s *Links) shares() (links []uint32, err error) {
+	err = bpfmaps.Each(s.table, bpfmaps.MapPodClientShares, func(link, _ uint32) bool {
+		links = append(links, link)
 		return true
 	})
-	if err != nil || len(gone) == 0 {
-		return err
+	return links, err
+}
+
+// forgetShares deletes the numbers of pod clients of those links that are not there. The caller read
+// them before it listed the links: a link that appeared later would lose its number.
+func (s *Links) forgetShares(links []uint32, there map[uint32]bool) error {
+	gone := slices.DeleteFunc(links, func(link uint32) bool { return there[link] })
+	if len(gone) == 0 {
+		return nil
 	}
 	return bpfmaps.Delete(s.table, bpfmaps.MapPodClientShares, gone)
 }

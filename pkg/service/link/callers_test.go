@@ -101,6 +101,28 @@ func TestAddressesInUseAreThoseThatPodsHereCalled(t *testing.T) {
 	l.expectInUse(t, "the other is gone too", all, nettest.Addrs("198.19.199.4"))
 }
 
+// A link appears, and its pod is counted, after the links were listed.
+func TestNewLinkKeepsItsCountOfClients(t *testing.T) {
+	nettest.NeedBPF(t)
+	l := newLinked(t, false)
+	const vip = "198.19.199.1"
+	added, shares := uint32(nobodysLink+1), l.Map(bpfmaps.MapPodClientShares)
+	l.call(t, vip, nobodysLink)
+	errtest.Must(t, shares.Put(uint32(nobodysLink), uint32(1)))
+
+	_, _, err := l.called(func() ([]nl.Link, error) {
+		return nil, shares.Put(added, uint32(1))
+	})
+	errtest.Must(t, err)
+	var n uint32
+	if err := shares.Lookup(added, &n); err != nil || n != 1 {
+		t.Errorf("the new link has a share of %d, %v, want 1", n, err)
+	}
+	if l.calls(t, vip, nobodysLink) {
+		t.Error("a client is remembered though its link is gone")
+	}
+}
+
 // Callers of addresses that services still have are removed too when their links are gone.
 // Otherwise the entries of deleted pods would fill the map.
 func TestCallersGoWhenPodsCome(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
@@ -178,14 +179,21 @@ func TestQuotasBeginEmptyWithOtherNumbers(t *testing.T) {
 }
 
 // TestLinkThatFailedIsTriedAgain has a filter of another program in the place of ours at a pod's
-// link. Once the link is served or gone, nothing uses the former maps.
+// link. The link waits once, however often it changes. Once it is served or gone, nothing uses the
+// former maps.
 func TestLinkThatFailedIsTriedAgain(t *testing.T) {
 	nettest.NeedBPF(t)
 	tc, ip := nettest.NeedProgram(t, "tc"), nettest.NeedProgram(t, "ip")
 	filter := fmt.Sprintf("dev vmore0 egress pref %d protocol all", filterPriority)
-	for name, mend := range map[string][]string{
-		"the filter is deleted": append([]string{tc, "filter", "del"}, strings.Fields(filter)...),
-		"the link is deleted":   {ip, "link", "del", "vmore0"},
+	noFilter := append([]string{tc, "filter", "del"}, strings.Fields(filter)...)
+	noLink := []string{ip, "link", "del", "vmore0"}
+	for name, c := range map[string]struct {
+		mend        []string
+		beforeWatch bool
+	}{
+		"the filter is deleted":                    {mend: noFilter},
+		"the link is deleted":                      {mend: noLink},
+		"the link is deleted before it is watched": {noLink, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLinked(t, false)
@@ -201,8 +209,24 @@ func TestLinkThatFailedIsTriedAgain(t *testing.T) {
 				t.Fatalf("while a link cannot be served, former maps are %v", pins)
 			}
 
+			late := newLateLinks(time.Hour)
+			l.host.OnLink("vmore0", func(h *nl.Handle, failed nl.Link) error {
+				for range 100 {
+					l.linkChanged(h, failed, late)
+				}
+				return nil
+			})
+			if n := len(late.queue); n != 1 {
+				t.Errorf("a link that changed 100 times waits %d times", n)
+			}
+
+			if c.beforeWatch {
+				l.host.Exec(t, c.mend[0], c.mend[1:]...)
+			}
 			stop := l.watch(t, "u0", time.Millisecond)
-			l.host.Exec(t, mend[0], mend[1:]...)
+			if !c.beforeWatch {
+				l.host.Exec(t, c.mend[0], c.mend[1:]...)
+			}
 			nettest.Until(t, 10*time.Second, "the former maps are closed",
 				func() bool { return len(l.formerPins(t)) == 0 })
 			stop()

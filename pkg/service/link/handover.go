@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/sysctl"
@@ -60,8 +62,9 @@ func (t *tracker) track(connections []nl.Opened,
 	return refused, nil
 }
 
-// within returns the connections with which no pod has more entries in conntrack than its limit. It
-// reads the entries of conntrack only if a pod may exceed the limit.
+// within returns the connections with which no pod has more entries in conntrack than its limit, and
+// those that conntrack has already. It reads the entries of conntrack only if a pod may exceed the
+// limit.
 func (t *tracker) within(connections []nl.Opened,
 	podOf func(client, server netip.Addr) uint32) ([]nl.Opened, error) {
 	if t.limit == 0 {
@@ -83,25 +86,70 @@ func (t *tracker) within(connections []nl.Opened,
 		return connections, nil
 	}
 
-	has := map[uint32]int{}
-	err = nl.EachConnection(t.conn, func() { clear(has) },
-		func(c nl.Connection) { has[podOf(c.Client, c.Server)]++ })
-	if err != nil {
+	has := newEntries(connections, podOf)
+	if err := nl.EachConnection(t.conn, has.clear, has.add); err != nil {
 		return nil, err
 	}
-	return bounded(connections, has, limit, podOf), nil
+	return has.bounded(connections, limit), nil
 }
 
-// bounded returns the first connections of each pod that has fewer than limit entries. has is the
-// number of entries of each pod, and gets these connections. It is pure otherwise.
-func bounded(connections []nl.Opened, has map[uint32]int, limit int,
-	podOf func(client, server netip.Addr) uint32) (within []nl.Opened) {
+// entries are the entries of conntrack that matter for a list of connections.
+type entries struct {
+	podOf func(client, server netip.Addr) uint32
+	// ofPod is the number of entries of each pod that has a record. Entries of no such pod are not
+	// counted: most of them are the node's own connections.
+	ofPod map[uint32]int
+	// tracked reports for each connection of the list whether it has an entry.
+	tracked map[nl.Opened]bool
+}
+
+func newEntries(connections []nl.Opened,
+	podOf func(client, server netip.Addr) uint32) *entries {
+	e := &entries{podOf: podOf, ofPod: map[uint32]int{}, tracked: map[nl.Opened]bool{}}
 	for _, o := range connections {
-		pod := podOf(o.Client.Addr(), o.Server.Addr())
-		if has[pod] < limit {
-			has[pod]++
-			within = append(within, o)
+		e.tracked[o] = false
+	}
+	return e
+}
+
+func (e *entries) clear() {
+	clear(e.ofPod)
+	for o := range e.tracked {
+		e.tracked[o] = false
+	}
+}
+
+func (e *entries) add(c nl.Connection) {
+	if pod := e.podOf(c.Client, c.Server); pod != 0 {
+		e.ofPod[pod]++
+	}
+	if c.Proto != unix.IPPROTO_TCP && c.Proto != unix.IPPROTO_UDP {
+		return
+	}
+
+	client := netip.AddrPortFrom(c.Client, c.ClientPort)
+	server := netip.AddrPortFrom(c.Server, c.Port)
+	// An entry may have the wrong end as the client: see nl.TrackOpened.
+	for _, o := range []nl.Opened{{Client: client, Server: server}, {Client: server, Server: client}} {
+		o.UDP = c.Proto == unix.IPPROTO_UDP
+		if _, listed := e.tracked[o]; listed {
+			e.tracked[o] = true
 		}
+	}
+}
+
+// bounded returns the connections that have an entry, which is replaced, and the first others of
+// each pod that has fewer than limit entries. It counts the latter in ofPod.
+func (e *entries) bounded(connections []nl.Opened, limit int) (within []nl.Opened) {
+	for _, o := range connections {
+		pod := e.podOf(o.Client.Addr(), o.Server.Addr())
+		if !e.tracked[o] {
+			if e.ofPod[pod] >= limit {
+				continue
+			}
+			e.ofPod[pod]++
+		}
+		within = append(within, o)
 	}
 	return within
 }

@@ -159,6 +159,48 @@ func TestPodHandsOverNoMoreThanItsLimit(t *testing.T) {
 	}
 }
 
+// A Move fails after conntrack got the connections, which fill the share of their pod. The next Move
+// refuses none of them.
+func TestRepeatedMoveKeepsTheConnectionsOfTheFirst(t *testing.T) {
+	nettest.NeedBPF(t)
+	r := newRouted(t, true, false)
+	r.records = recorded()
+	r.reload(t, true)
+	r.Confine()
+	r.allow(t, "vpod1", "vpod2")
+	const opened = 5
+	var open []net.Conn
+	for range opened {
+		open = append(open, hold(t, r.pod, otherAt[0], "8080"))
+	}
+	r.conntrack.limit = opened
+	index := r.index(t, "vpod1")
+	r.eachTracked(t, func(c nl.Connection) {
+		if r.podOf(c.Client, c.Server) == index {
+			r.conntrack.limit++
+		}
+	})
+
+	failed := errors.New("the table does not come in force")
+	for _, want := range []error{failed, nil} {
+		r.host.Run(t, func() error {
+			err := r.Move(named("vpod2"), allowAll, func() error { return want })
+			if !errors.Is(err, want) {
+				return err
+			}
+			return nil
+		})
+		if _, refused := r.HandedOver(); refused > 0 {
+			t.Errorf("Move returned %v and refused %d connections", want, refused)
+		}
+		for _, c := range open {
+			if n := r.tracked(t, unix.IPPROTO_TCP, c.LocalAddr(), c.RemoteAddr()); n != 1 {
+				t.Errorf("after %v conntrack has %d entries of %s", want, n, c.LocalAddr())
+			}
+		}
+	}
+}
+
 // A SYN from outside may have a forged source. Conntrack gets a client's connection only if the
 // client has answered the SYN-ACK.
 func TestHalfOpenConnectionsOfClientsOutsideAreNotTracked(t *testing.T) {
@@ -201,25 +243,48 @@ func TestEachPodHandsOverItsShare(t *testing.T) {
 		return links[server]
 	}
 
+	entry := func(proto uint8, client, server netip.AddrPort) nl.Connection {
+		return nl.Connection{Proto: proto, Client: client.Addr(), ClientPort: client.Port(),
+			Server: server.Addr(), Port: server.Port()}
+	}
+	const tcp, udp, sctp = unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP
+	twice := func(from, to string) []nl.Connection {
+		return slices.Repeat([]nl.Connection{entry(tcp, at(from), at(to))}, 2)
+	}
+	ofA, ofB := twice("198.18.1.1:9", "192.0.2.1:9"), twice("192.0.2.1:9", "198.18.1.2:9")
 	one, outside := []nl.Opened{{Client: a, Server: b}}, []nl.Opened{{Client: out, Server: b}}
+	unrecorded := []nl.Opened{{Client: out, Server: at("198.18.1.3:1")}}
+
 	for name, c := range map[string]struct {
 		all  []nl.Opened
-		has  map[uint32]int
+		has  []nl.Connection
 		want int
 	}{
 		"below the limit":             {one, nil, 1},
-		"at the limit":                {one, map[uint32]int{1: 2}, 0},
-		"a server at the limit":       {one, map[uint32]int{2: 2}, 1},
-		"from outside, at the limit":  {outside, map[uint32]int{2: 2}, 0},
+		"at the limit":                {one, ofA, 0},
+		"a server at the limit":       {one, ofB, 1},
+		"from outside, at the limit":  {outside, ofB, 0},
 		"the first of too many":       {slices.Repeat(one, 5), nil, 2},
-		"another pod beside too many": {slices.Concat(one, outside), map[uint32]int{1: 9}, 1},
-		"a datagram, at the limit": {[]nl.Opened{{Client: out, Server: b, UDP: true}},
-			map[uint32]int{2: 2}, 0},
+		"another pod beside too many": {slices.Concat(one, outside), slices.Repeat(ofA, 4), 1},
+		"a datagram, at the limit":    {[]nl.Opened{{Client: out, Server: b, UDP: true}}, ofB, 0},
+		"one that has an entry":       {one, append(slices.Clone(ofA), entry(tcp, a, b)), 1},
+		"one that has an entry from the wrong end": {one,
+			append(slices.Clone(ofA), entry(tcp, b, a)), 1},
+		"one whose ports UDP and SCTP use": {one,
+			append(slices.Clone(ofA), entry(udp, a, b), entry(sctp, a, b)), 0},
+		"others beside entries": {[]nl.Opened{{Client: a, Server: out}, one[0]},
+			[]nl.Connection{ofA[0], entry(tcp, a, b)}, 1},
+		"of a pod without a record":              {unrecorded, twice("192.0.2.1:9", "192.0.2.2:9"), 1},
+		"the first of too many without a record": {slices.Repeat(unrecorded, 5), nil, 2},
 	} {
-		if c.has == nil {
-			c.has = map[uint32]int{}
+		has := newEntries(c.all, podOf)
+		for range 2 { // a reading of conntrack that is repeated
+			has.clear()
+			for _, e := range c.has {
+				has.add(e)
+			}
 		}
-		if got := bounded(c.all, c.has, 2, podOf); len(got) != c.want {
+		if got := has.bounded(c.all, 2); len(got) != c.want {
 			t.Errorf("%s: %d connections, want %d", name, len(got), c.want)
 		}
 	}

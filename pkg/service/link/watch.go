@@ -20,15 +20,6 @@ import (
 // of clsact. If clsact is already there, the ADD of the pod fails.
 const podPatience = 3 * time.Second
 
-// lateMax bounds the links that wait at once. Further links do not wait.
-const lateMax = 4096
-
-// lateLink is a link that gets its programs later, or that is checked again later.
-type lateLink struct {
-	index int
-	due   time.Time
-}
-
 // WatchLinks attaches the programs to links as they appear or change, first to those that exist,
 // until ctx is done. Then it returns nil. Without tcx, a pod's new link gets the programs some
 // seconds after it appeared, unless another program has taken their place by then. A link whose
@@ -41,7 +32,8 @@ func (s *Links) WatchLinks(ctx context.Context) error {
 		return fmt.Errorf("watch links for services: %w", err)
 	}
 	defer h.Close()
-	late := make(chan lateLink, lateMax)
+	late := newLateLinks(s.patience)
+	s.addFailed(late)
 	var waiting sync.WaitGroup
 	own, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -64,13 +56,7 @@ func (s *Links) WatchLinks(ctx context.Context) error {
 	})
 
 	err = nl.WatchLinks(ctx, func(h *nl.Handle, l nl.Link) {
-		if s.waits(h, l) && s.again(late, l.Attrs().Index) {
-			return
-		}
-		served := s.serveLink(h, l, false)
-		if s.routing || !served { // it has the fast path only after the plugins have finished it
-			s.again(late, l.Attrs().Index)
-		}
+		s.linkChanged(h, l, late)
 	}, func(err error) {
 		s.log.Warn("events of links were lost; reading all links again for services", "error", err)
 	})
@@ -81,13 +67,24 @@ func (s *Links) WatchLinks(ctx context.Context) error {
 	return nil
 }
 
-// again makes serveLate serve a link once podPatience is over. It returns false if too many wait.
-func (s *Links) again(late chan<- lateLink, index int) bool {
-	select {
-	case late <- lateLink{index, time.Now().Add(s.patience)}:
-		return true
-	default:
-		return false
+// addFailed adds the links whose programs could not be attached. If one is gone before links are
+// watched, no change of it comes.
+func (s *Links) addFailed(late *lateLinks) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for index := range s.failed {
+		late.add(index)
+	}
+}
+
+// linkChanged serves a link that appeared or changed, or makes serveLate serve it.
+func (s *Links) linkChanged(h *nl.Handle, l nl.Link, late *lateLinks) {
+	if s.waits(h, l) && late.add(l.Attrs().Index) {
+		return
+	}
+	served := s.serveLink(h, l, false)
+	if s.routing || !served { // it has the fast path only after the plugins have finished it
+		late.add(l.Attrs().Index)
 	}
 }
 
@@ -103,32 +100,26 @@ func (s *Links) waits(h *nl.Handle, l nl.Link) bool {
 }
 
 // serveLate attaches the programs of late links when they are due, in the order of their arrival.
-func (s *Links) serveLate(ctx context.Context, h *nl.Handle, late chan lateLink) {
+func (s *Links) serveLate(ctx context.Context, h *nl.Handle, late *lateLinks) {
 	for {
-		var next lateLink
-		select {
-		case <-ctx.Done():
+		index, ok := late.next(ctx)
+		if !ok {
 			return
-		case next = <-late:
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(time.Until(next.due)):
 		}
 
-		l, err := h.LinkByIndex(next.index)
+		l, err := h.LinkByIndex(index)
 		if errors.Is(tchook.LinkError(err), tchook.ErrLinkGone) {
-			s.dropFailed(next.index)
+			s.dropFailed(index)
 			continue
 		}
 		if err != nil {
-			s.log.Warn("services are not translated for packets at a link", "index", next.index,
+			s.log.Warn("services are not translated for packets at a link", "index", index,
 				"error", err)
+			late.add(index)
 			continue
 		}
 		if !s.serveLink(h, l, true) {
-			s.again(late, next.index)
+			late.add(index)
 		}
 	}
 }
