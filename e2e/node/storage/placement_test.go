@@ -55,8 +55,12 @@ func testPlacement(ctx context.Context, t *testing.T, l *lab.Lab, own, other str
 			t.Fatal(err)
 		}
 	}
-	if _, err := l.Control.Client.CoreV1().PersistentVolumes().Create(ctx,
-		persistentVolume("placed-source", own), metav1.CreateOptions{}); err != nil {
+	bound, err := all.Get(ctx, source.Name, metav1.GetOptions{})
+	errtest.Must(t, err)
+	volume := persistentVolume("placed-source", own)
+	volume.Spec.ClaimRef.UID = bound.UID
+	if _, err := l.Control.Client.CoreV1().PersistentVolumes().Create(ctx, volume,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 
