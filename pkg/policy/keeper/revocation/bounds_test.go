@@ -171,7 +171,7 @@ func TestAnswersToDropAreBoundedPerPod(t *testing.T) {
 				got = len(answers)
 				return c.err
 			})
-		if got != c.want || err != c.err {
+		if got != c.want || !errors.Is(err, c.err) {
 			t.Errorf("call %d: answers to %d flows are dropped, want %d: %v", i, got, c.want, err)
 		}
 	}
