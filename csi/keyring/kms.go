@@ -27,8 +27,8 @@ const KMSSocket = "/run/kubeveil/kms/kms.sock"
 // kmsPatience limits how long one call of the plugin may take.
 const kmsPatience = 5 * time.Second
 
-// kmsAgain is the longest pause before KMS tries to connect to the plugin again. By default gRPC waits
-// for up to two minutes after a plugin was away.
+// kmsAgain is the longest pause before KMS tries to connect to the plugin again. By default gRPC
+// waits for up to two minutes after a plugin was away.
 const kmsAgain = 2 * time.Second
 
 // KMS is a Provider that uses a Kubernetes KMS v2 plugin on a unix socket, like the API server. It

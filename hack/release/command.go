@@ -49,7 +49,8 @@ func environment(sources []string) []string {
 
 // sourceSettings are the settings of Go's tools that select where modules come from and where files
 // are kept. go.sum has the sum of each module, which Go compares when it fetches the module, so a
-// source cannot change what is built. Files that are changed in GOMODCACHE or GOCACHE afterwards can.
+// source cannot change what is built. Files that are changed in GOMODCACHE or GOCACHE afterwards
+// can.
 var sourceSettings = []string{"GOAUTH", "GOCACHE", "GOINSECURE", "GOMODCACHE", "GONOPROXY",
 	"GONOSUMDB", "GOPATH", "GOPRIVATE", "GOPROXY", "GOSUMDB", "GOTMPDIR", "GOVCS"}
 

@@ -246,7 +246,7 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// A build has what the tag has, also if git was told to overlook a change, and if the checkout
+// A build has what the tag has, also if git is configured to ignore a change, and if the checkout
 // changes meanwhile. No checkout is left, whether the build succeeds, fails or is interrupted.
 func TestChangesThatGitOverlooksAreNotBuilt(t *testing.T) {
 	o := newTree(t)

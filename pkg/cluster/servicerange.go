@@ -23,9 +23,9 @@ type ServiceRange struct {
 //
 // Addresses in an added range become unreachable except as services. So a range is refused if it
 // contains addresses that must stay reachable: of cluster and node ranges, of Outside, of sites,
-// and of nodes and API servers. This evidence only refuses new ranges. A range of lastGood stays, because
-// otherwise an attacker who forges evidence could open it. It is removed when the API server does
-// not list it any more. Until the ranges are listed, the ranges of lastGood stay.
+// and of nodes and API servers. This evidence only refuses new ranges. A range of lastGood stays,
+// because otherwise an attacker who forges evidence could open it. It is removed when the API
+// server does not list it any more. Until the ranges are listed, the ranges of lastGood stay.
 func AddedRanges(rules Rules, state State, lastGood *Table) (added []netip.Prefix,
 	problems []string) {
 	if lastGood == nil {

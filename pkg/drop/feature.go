@@ -52,8 +52,8 @@ type Feature struct {
 	// listener is nil while nothing is received from nflog; problem is then the reason.
 	listener *nflog.Conn
 	problem  error
-	// began is when a listener was opened first. Packets that were dropped while it was closed count
-	// as skipped. since is began, or zero without a listener.
+	// began is when a listener was opened first. Packets that were dropped while it was closed
+	// count as skipped. since is began, or zero without a listener.
 	began, since time.Time
 	// ringProblem is the reason why the ring of BPF programs is not read, and policyProblem the
 	// reason why packets that policies deny are not sampled. They are nil if they are.

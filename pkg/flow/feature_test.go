@@ -330,8 +330,8 @@ func TestDropsAndFlowsOfServicesAreAdded(t *testing.T) {
 	}
 	n.drops = []telemetry.DroppedPacket{
 		{Reason: "policy_ingress", Src: netip.MustParseAddr("198.18.2.9"), SrcPort: 7,
-			Time: time.Now(), Dst: netip.MustParseAddr("198.18.1.5"), DstPort: 81, Protocol: "tcp", DstPod: "shop/web",
-			Peer: "node-2"},
+			Time: time.Now(), Dst: netip.MustParseAddr("198.18.1.5"), DstPort: 81,
+			Protocol: "tcp", DstPod: "shop/web", Peer: "node-2"},
 		{Reason: "harmless", Src: netip.MustParseAddr("198.18.2.9"), Time: time.Now(),
 			Dst: netip.MustParseAddr("198.18.1.5")},
 		{Reason: "policy_ingress", Src: netip.MustParseAddr("198.18.2.9"), SrcPort: 8, DstPort: 81,
@@ -339,7 +339,8 @@ func TestDropsAndFlowsOfServicesAreAdded(t *testing.T) {
 			DstPod: "shop/web", Protocol: "tcp"}, // too old
 	}
 	n.drops = append(n.drops, telemetry.DroppedPacket{Reason: "pod_to_range", Out: "eth0",
-		Time: time.Now(), Src: netip.MustParseAddr("192.0.2.1"), SrcPort: 9, SrcPod: "shop/web", Protocol: "udp",
+		Time: time.Now(), Src: netip.MustParseAddr("192.0.2.1"), SrcPort: 9,
+		SrcPod: "shop/web", Protocol: "udp",
 		Dst: netip.MustParseAddr("198.18.2.7"), DstPort: 53}) // masqueraded
 	n.guard.Drops = []telemetry.Drop{{Name: "harmless", Harmless: true}}
 

@@ -64,8 +64,8 @@ func (p *reading) add(c connection) {
 
 	f := p.judge(legs, c.translated())
 	if s := p.drops.take(c, key, client.pod); s != nil {
-		// A sample never hides a connection in clear: its packets may have been dropped by a rule or
-		// a route that is gone, or another sender may have used the same addresses and ports.
+		// A sample never hides a connection in clear: its packets may have been dropped by a rule
+		// or a route that is gone, or another sender may have used the same addresses and ports.
 		if p.drops.isRecent(s.DroppedPacket) && !f.Class.Clear() {
 			f = telemetry.Flow{Class: telemetry.FlowRefused, Reason: s.Reason, Link: f.Link}
 		}
@@ -106,7 +106,8 @@ func (p *reading) addDrops() {
 			d.Src = p.podAddr(d.SrcPod, d.Src) // The packet was dropped after masquerading.
 		}
 		f := telemetry.Flow{Class: telemetry.FlowRefused, Reason: d.Reason, Peer: d.Peer, Link: d.Out,
-			Dropped: d.Reason, DroppedAt: d.Time, Protocol: d.Protocol, Client: d.Src, ClientPort: d.SrcPort, ClientPod: d.SrcPod,
+			Dropped: d.Reason, DroppedAt: d.Time, Protocol: d.Protocol,
+			Client: d.Src, ClientPort: d.SrcPort, ClientPod: d.SrcPod,
 			Server: d.Dst, ServerPort: d.DstPort, ServerPod: d.DstPod, Source: "drops"}
 		if p.query.matches(f) {
 			p.kept.add(f)
@@ -174,8 +175,9 @@ func newDrops(packets []telemetry.DroppedPacket, harmless map[string]bool, now t
 func (d drops) isRecent(p telemetry.DroppedPacket) bool { return !p.Time.Before(d.since) }
 
 // take returns the last sample of a packet of the client, or nil, and marks it as taken. It returns
-// nil for a connection that the server answered. pod is the client's pod, or "": a packet that another pod sent says nothing about this
-// connection. A packet that was dropped before NAT has the destination that the client connected to.
+// nil for a connection that the server answered. pod is the client's pod, or "": a packet that
+// another pod sent does not concern this connection. A packet that was dropped before NAT has the
+// destination that the client connected to.
 func (d drops) take(c connection, behind key, pod string) *sample {
 	before := behind
 	before.dst, before.dstPort = c.Original.Addr(), c.Original.Port()

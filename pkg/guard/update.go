@@ -7,8 +7,8 @@ import (
 )
 
 // Update is Apply for settings that follow those of the last Apply or Update. If they differ in few
-// addresses of nodes and services and sources of datagrams, it changes these without reading the kernel's state.
-// Call Apply instead if another program may have changed that state.
+// addresses of nodes and services and sources of datagrams, it changes these without reading the
+// kernel's state. Call Apply instead if another program may have changed that state.
 func (g *Guard) Update(s Settings) ([]Op, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -77,8 +77,8 @@ func TestPoliciesOfANamespaceAreBounded(t *testing.T) {
 	}
 }
 
-// wantNoDifference checks that a list has the revisions that were passed on. Otherwise a caller that
-// waits until both are equal would wait forever.
+// wantNoDifference checks that a list has the revisions that were passed on. Otherwise a caller
+// that waits until both are equal would wait forever.
 func wantNoDifference(t *testing.T, c *Client, sink *policyTale) {
 	t.Helper()
 	listed, err := c.ListPolicies(t.Context())

@@ -56,7 +56,8 @@ func (p *Placer) nodeOfSnapshot(ctx context.Context, namespace, name string) (st
 	}
 	if uid := string(snap.GetUID()); uid == "" ||
 		text(content, "spec", "volumeSnapshotRef", "uid") != uid {
-		return "", fmt.Errorf("its source, snapshot %s, names a content that is not bound to it", name)
+		return "", fmt.Errorf("its source, snapshot %s, names a content that is not bound to it",
+			name)
 	}
 	node := content.GetLabels()[managedBy]
 	if text(content, "spec", "driver") != kubestore.DriverName || node == "" {

@@ -197,8 +197,8 @@ func TestTrafficBetweenNamespaces(t *testing.T) {
 	if tcp.Value < 10 || tcp.CPU <= 0 {
 		t.Errorf("TCP gave %+v", tcp)
 	}
-	// A busy machine may stop the receiver for half a second. At this rate its socket's buffer holds
-	// what comes meanwhile.
+	// A busy machine may stop the receiver for half a second. At this rate its socket's buffer
+	// holds what comes meanwhile.
 	udp, err := f.UDP(t.Context(), 2, UDPPayload4(1500))
 	errtest.Must(t, err)
 

@@ -22,7 +22,8 @@ const (
 	VeilNodeResource = "veilnodes"
 )
 
-// Kind of the custom resource for nodes of other clusters. It has the group and version of VeilNode.
+// Kind of the custom resource for nodes of other clusters. It has the group and version of
+// VeilNode.
 const (
 	SiteNodeKind     = "SiteNode"
 	SiteNodeResource = "sitenodes"

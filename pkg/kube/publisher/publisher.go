@@ -45,7 +45,8 @@ type Publisher struct {
 
 // New returns a Publisher for the VeilNode of a node. owner returns the UID of its Node, and seen
 // returns the VeilNode, both as the watches show them.
-func New(s *api.Server, node string, owner func() (types.UID, bool), seen func() Object) *Publisher {
+func New(s *api.Server, node string, owner func() (types.UID, bool),
+	seen func() Object) *Publisher {
 	return &Publisher{node: node, server: s, owner: owner, seen: seen,
 		check: make(chan struct{}, 1), writing: make(chan struct{}, 1)}
 }
@@ -147,7 +148,8 @@ func (p *Publisher) Run(ctx context.Context) {
 
 // write writes the VeilNode if that is needed. done is the last written claim. Remove waits for
 // write.
-func (p *Publisher) write(ctx context.Context, done written) (next written, needed bool, err error) {
+func (p *Publisher) write(ctx context.Context, done written) (next written, needed bool,
+	err error) {
 	select {
 	case p.writing <- struct{}{}:
 		defer func() { <-p.writing }()

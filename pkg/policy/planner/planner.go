@@ -22,9 +22,9 @@ type Planner struct {
 	// other pods of an address that several pods have.
 	claims map[netip.Addr]*policy.Pod
 	shared map[netip.Addr]map[policy.Name]*policy.Pod
-	// policies holds the NetworkPolicies by namespace and name. sorted holds those of a namespace by
-	// name, until the next change of a policy there. over holds the names of the policies that deny
-	// because of a budget.
+	// policies holds the NetworkPolicies by namespace and name. sorted holds those of a namespace
+	// by name, until the next change of a policy there. over holds the names of the policies that
+	// deny because of a budget.
 	policies map[string]map[string]*compile.Namespaced
 	sorted   map[string][]*compile.Namespaced
 	over     map[string][]string

@@ -105,7 +105,8 @@ func (f *Feature) inUse(addrs []netip.Addr) []netip.Addr {
 	used, err := f.links.InUse(addrs)
 	if err != nil {
 		f.o.Log.Warn("addresses of deleted services stay closed to pods, because veild cannot "+
-			"read whether they have flows", "addresses", len(addrs), "first", addrs[0], "error", err)
+			"read whether they have flows", "addresses", len(addrs), "first", addrs[0],
+			"error", err)
 		return addrs
 	}
 	return used

@@ -126,8 +126,8 @@ func (s *Links) shares() (links []uint32, err error) {
 	return links, err
 }
 
-// forgetShares deletes the numbers of pod clients of those links that are not there. The caller read
-// them before it listed the links: a link that appeared later would lose its number.
+// forgetShares deletes the numbers of pod clients of those links that are not there. The caller
+// read them before it listed the links: a link that appeared later would lose its number.
 func (s *Links) forgetShares(links []uint32, there map[uint32]bool) error {
 	gone := slices.DeleteFunc(links, func(link uint32) bool { return there[link] })
 	if len(gone) == 0 {

@@ -62,9 +62,9 @@ func (t *tracker) track(connections []nl.Opened,
 	return refused, nil
 }
 
-// within returns the connections with which no pod has more entries in conntrack than its limit, and
-// those that conntrack has already. It reads the entries of conntrack only if a pod may exceed the
-// limit.
+// within returns the connections with which no pod has more entries in conntrack than its limit,
+// and those that conntrack has already. It reads the entries of conntrack only if a pod may exceed
+// the limit.
 func (t *tracker) within(connections []nl.Opened,
 	podOf func(client, server netip.Addr) uint32) ([]nl.Opened, error) {
 	if t.limit == 0 {

@@ -159,8 +159,8 @@ func TestPodHandsOverNoMoreThanItsLimit(t *testing.T) {
 	}
 }
 
-// A Move fails after conntrack got the connections, which fill the share of their pod. The next Move
-// refuses none of them.
+// A Move fails after conntrack got the connections, which fill the share of their pod. The next
+// Move refuses none of them.
 func TestRepeatedMoveKeepsTheConnectionsOfTheFirst(t *testing.T) {
 	nettest.NeedBPF(t)
 	r := newRouted(t, true, false)

@@ -75,8 +75,9 @@ type goneAddr struct {
 
 // Put adds or replaces a service. It returns the service without the addresses that are refused
 // because its namespace has too many, and whether the addresses changed. A refused address must not
-// be translated, because it would not stay closed after its service lost it. An address that no frontend may have
-// does not count, and neither does an address of a family that the service does not have.
+// be translated, because it would not stay closed after its service lost it. An address that no
+// frontend may have does not count, and neither does an address of a family that the service does
+// not have.
 func (v *Addresses) Put(s service.Service, now time.Time) (kept service.Service, changed bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -139,7 +140,9 @@ func (v *Addresses) Refused() (all []Refused) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	_, all = v.closedRefused()
-	slices.SortFunc(all, func(a, b Refused) int { return strings.Compare(a.Namespace, b.Namespace) })
+	slices.SortFunc(all, func(a, b Refused) int {
+		return strings.Compare(a.Namespace, b.Namespace)
+	})
 	return all
 }
 
@@ -298,8 +301,9 @@ func has(list []netip.Addr, a netip.Addr) bool {
 }
 
 // Addrs returns addresses, each once and sorted. They are addresses that services have now, refused
-// ones included, or had within the last Linger, and addresses that are still in use. inUse returns the addresses among
-// its argument that are in use. It is costly, so it is called once in Linger for each address.
+// ones included, or had within the last Linger, and addresses that are still in use. inUse returns
+// the addresses among its argument that are in use. It is costly, so it is called once in Linger
+// for each address.
 func (v *Addresses) Addrs(now time.Time, inUse func([]netip.Addr) []netip.Addr) []netip.Addr {
 	v.mu.Lock()
 	defer v.mu.Unlock()

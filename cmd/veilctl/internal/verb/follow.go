@@ -25,8 +25,9 @@ const (
 	followedNodes = 100
 	// lineLimit bounds the bytes of one line of another node. A longer line is split.
 	lineLimit = 64 << 10
-	// resumeEvery is the pause before veilctl runs again on a node where it ended, and resumeFor how
-	// long a node is tried again without a line from it. A rolling update replaces veild within it.
+	// resumeEvery is the pause before veilctl runs again on a node where it ended, and resumeFor
+	// how long a node is tried again without a line from it. A rolling update replaces veild within
+	// it.
 	resumeEvery, resumeFor = 2 * time.Second, 2 * time.Minute
 	// withStdin is a hidden flag that makes a verb end at the end of its standard input. Without
 	// it, a command in a pod would continue after its caller has ended.

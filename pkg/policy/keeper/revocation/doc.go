@@ -5,8 +5,8 @@
 // pauses between two readings of them. A reading returns a bounded number of denied connections.
 // They are deleted in pieces, and a plan can come in force between two pieces. No connection is
 // deleted while a plan comes in force. The table of policies drops answers to deleted flows that
-// are on their way, up to a bound per pod. If the table refuses this, such flows stay until the next
-// reading; TCP connections end nevertheless.
+// are on their way, up to a bound per pod. If the table refuses this, such flows stay until the
+// next reading; TCP connections end nevertheless.
 //
 // Start reading at Revoker.Begin, then Revoker.Once.
 package revocation
