@@ -127,6 +127,11 @@ bench-policy: ## measure the cost of NetworkPolicy on a node: many rules, change
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@$(OUT)/bin/kvlab bench policy --out $(OUT)/bench-policy $(BENCH)
 
+.PHONY: bench-scale
+bench-scale: ## measure lists of a million endpoints, out/bench-scale/report.html
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
+	@$(OUT)/bin/kvlab bench scale --out $(OUT)/bench-scale $(BENCH)
+
 .PHONY: bench-api
 bench-api: deps build kubernetes ## measure requests to API servers, and API servers that fail, out/bench-api/report.html (70 minutes)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
@@ -188,6 +193,19 @@ test-kernel: cluster-image ## programs and maps of guard and services, pods and 
 test-machines: cluster-image ## cases that neither the lab nor e2e has: a path with a smaller MTU than its links, a cluster without kube-proxy (RUN=REGEXP)
 	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 $(GO) test -count=1 -timeout 45m -v $(if $(RUN),-run '$(RUN)') ./e2e/vm
 
+.PHONY: test-arm64
+test-arm64: ## two pods on Debian's kernel for arm64, in an emulated machine (RELEASE=FOLDER)
+	@hack/vm/arm64.sh
+	@KUBEVEIL_VM=1 KUBEVEIL_ARM64_RELEASE='$(abspath $(RELEASE))' \
+		$(GO) test -count=1 -timeout 45m -v -run '^TestArm64$$' ./e2e/kernel
+
+.PHONY: test-get-started
+test-get-started: cluster-image ## type get-started on machines (RELEASE=FOLDER KEY=FILE.pub)
+	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 \
+		KUBEVEIL_GET_STARTED='$(or $(abspath $(RELEASE)),build)' \
+		KUBEVEIL_GET_STARTED_KEY='$(abspath $(KEY))' \
+		$(GO) test -count=1 -timeout 90m -v -run '^TestGetStarted$$' ./e2e/vm
+
 .PHONY: power-cut
 power-cut: cluster-image ## record a volume's writes on a virtual machine, and check its disk after a power cut at hundreds of moments; the log is kept in out/power-cut
 	@rm -rf $(OUT)/power-cut && mkdir -p $(OUT)/power-cut
@@ -198,6 +216,13 @@ power-cut: cluster-image ## record a volume's writes on a virtual machine, and c
 e2e: cluster-image ## correctness on virtual machines, leak oracle on the wire, out/e2e/result.json (more than half an hour; CORE=1 20 minutes, RUN=REGEXP, KERNEL=6.12)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab test network $(if $(CORE),--core) $(if $(RUN),--run '$(RUN)')
+
+.PHONY: e2e-releases
+e2e-releases: cluster-image ## releases on virtual machines: an upgrade, Helm (RELEASE=FOLDER)
+	@RELEASE='$(abspath $(RELEASE))' hack/vm/releases.sh
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab test network --releases $(OUT)/releases \
+		--out $(OUT)/e2e-releases $(if $(RUN),--run '$(RUN)')
 
 .PHONY: e2e-storage
 e2e-storage: cluster-image image-csi ## claims of each class on a virtual machine, with attacks and failures, out/e2e-storage/result.json (RUN=REGEXP)

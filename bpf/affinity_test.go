@@ -70,7 +70,7 @@ func TestAffinityIsOfAnAddress(t *testing.T) {
 					}
 				}
 			}
-			if n := len(allOf[stickyKey, sticky](t, coll, "service_clients")); n != clients ||
+			if n := len(allOf[stickyKey, sticky](t, coll, "service_outside")); n != clients ||
 				len(chosen) != 2 {
 				t.Errorf("%d clients are %d and chose %v", clients, n, chosen)
 			}
@@ -78,14 +78,14 @@ func TestAffinityIsOfAnAddress(t *testing.T) {
 	}
 }
 
-// TestAffinityCountsFromItsLastUse has a client at a draining backend, which keeps its clients but
-// gets no new ones.
+// TestAffinityCountsFromItsLastUse has a client that returns after a while. Within the timeout it
+// always gets its backend, and the entry is renewed. Then it gets either.
 func TestAffinityCountsFromItsLastUse(t *testing.T) {
 	for _, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {
-			coll, vip, port := stickyTo(t, "1"), at(a.vip, 80), uint16(40000)
+			coll, vip, port := stickyTo(t, "1", "2"), at(a.vip, 80), uint16(40000)
 			backendOf(t, coll, at(a.client, port), vip)
-			all := allOf[stickyKey, sticky](t, coll, "service_clients")
+			all := allOf[stickyKey, sticky](t, coll, "service_outside")
 			if len(all) != 1 {
 				t.Fatalf("affinity entries after one client: %v, want one", all)
 			}
@@ -93,24 +93,52 @@ func TestAffinityCountsFromItsLastUse(t *testing.T) {
 			key := slices.Collect(maps.Keys(all))[0]
 			had := all[key]
 			had.Addr, had.Flags = netip.MustParseAddr(a.pod2).As16(), 0
-			errtest.Must(t, coll.Maps["service_members"].Put(service.MemberKey{Group: key.Group,
-				Addr: had.Addr, Port: had.Port}, service.Eligible))
 
-			for i, c := range []struct {
+			for _, c := range []struct {
 				later time.Duration
-				want  string
-			}{{0, a.pod2}, {59 * time.Minute, a.pod2}, {59 * time.Minute, a.pod2},
-				{61 * time.Minute, a.pod1}} {
-				had.Used -= uint64(c.later)
-				errtest.Must(t, coll.Maps["service_clients"].Put(key, had))
-				port++
-				if got := backendOf(t, coll, at(a.client, port),
-					vip); got != netip.MustParseAddr(c.want) {
-					t.Errorf("use %d, %s after the last: went to %s, want %s", i, c.later, got,
-						c.want)
+				kept  bool
+			}{{0, true}, {59 * time.Minute, true}, {61 * time.Minute, false}} {
+				got := map[netip.Addr]bool{}
+				for range 30 {
+					entry := had
+					entry.Used -= uint64(c.later)
+					errtest.Must(t, coll.Maps["service_outside"].Put(key, entry))
+					port++
+					got[backendOf(t, coll, at(a.client, port), vip)] = true
+					errtest.Must(t, coll.Maps["service_outside"].Lookup(key, &entry))
+					if entry.Used < had.Used {
+						t.Fatalf("%v later the entry was not renewed", c.later)
+					}
 				}
-				errtest.Must(t, coll.Maps["service_clients"].Lookup(key, &had))
+				if kept := len(got) == 1 && got[netip.MustParseAddr(a.pod2)]; kept != c.kept {
+					t.Errorf("%s after the last use: went to %v", c.later, got)
+				}
 			}
+		})
+	}
+}
+
+// TestAffinityOfPodsAndOfOutsidersIsApart sends from a pod without programs at its sockets, and
+// from a client outside. The map of one evicts no entry of the other.
+func TestAffinityOfPodsAndOfOutsidersIsApart(t *testing.T) {
+	for _, a := range labAddrs {
+		t.Run(a.name, func(t *testing.T) {
+			coll, vip := stickyTo(t, "1", "2"), at(a.vip, 80)
+			expect := func(pods, outsiders int) {
+				t.Helper()
+				clients := allOf[stickyKey, sticky](t, coll, "service_clients")
+				outside := allOf[stickyKey, sticky](t, coll, "service_outside")
+				if len(clients) != pods || len(outside) != outsiders {
+					t.Errorf("%d pods and %d outsiders are known, want %d and %d", len(clients),
+						len(outside), pods, outsiders)
+				}
+			}
+
+			backendOf(t, coll, at(a.client, 40000), vip)
+			expect(0, 1)
+			passed(t, coll, "service_pod_in",
+				segment(at(a.pod1, 40000), vip, unix.IPPROTO_TCP, tcpSYN, ""), 0)
+			expect(1, 1)
 		})
 	}
 }
@@ -225,7 +253,7 @@ func TestChoicesAreEven(t *testing.T) {
 	}
 
 	c := p.Plan()
-	batch(t, coll.Maps["service_slots"], c.Backends.Keys, c.Backends.Values)
+	writeRuns(t, coll, c.Runs)
 	batch(t, coll.Maps["service_fronts"], c.Frontends.Keys, c.Frontends.Values)
 	if out, err := again(t, dir)(); err != nil {
 		t.Fatalf("in the cgroup: %v\n%s", err, out)

@@ -77,7 +77,7 @@ func (s step) run(b *testing.B, coll *ebpf.Collection) float64 {
 		to = at(a.pod1, 8080)
 	}
 
-	prog, link := coll.Programs[s.prog], linksFor(b, coll)
+	prog, link := program(b, coll, s.prog), linksFor(b, coll)
 	send := func() error {
 		for i := range uint16(many) {
 			from, dst := at(a.client, firstPort+i), to

@@ -122,10 +122,11 @@ func knownAt(f []byte) int {
 func (w wire) expectCut(t *testing.T, coll *ebpf.Collection, prog string, full []byte,
 	mark uint32) {
 	t.Helper()
+	p := program(t, coll, prog)
 	var attached link.Link
 	w.ns.Run(t, func() (err error) {
 		attached, err = link.AttachTCX(link.TCXOptions{Interface: w.index,
-			Program: coll.Programs[prog], Attach: ebpf.AttachTCXEgress})
+			Program: p, Attach: ebpf.AttachTCXEgress})
 		return err
 	})
 	defer attached.Close()
@@ -237,7 +238,7 @@ func TestPacketsThatAreCut(t *testing.T) {
 		}
 	}
 
-	for prog := range coll.Programs {
+	for prog := range specOf(t, coll).Programs {
 		if !met[prog] {
 			t.Errorf("%s gets no packets", prog)
 		}

@@ -93,7 +93,7 @@ func TestClientsOutsideTheSourceRangesAreNotRemembered(t *testing.T) {
 				syn := segment(netip.AddrPortFrom(c.from, 40000), at(a.vip, 80), unix.IPPROTO_TCP,
 					tcpSYN, "")
 				verdict, _, _, err := runPacket(t, l.coll, "service_in", syn, 0)
-				if n := len(allOf[stickyKey, sticky](t, l.coll, "service_clients")); err != nil ||
+				if n := len(allOf[stickyKey, sticky](t, l.coll, "service_outside")); err != nil ||
 					verdict != c.verdict || n != c.known {
 					t.Errorf("%s: verdict %d, %v, and %d clients are known, want %d", c.from,
 						int32(verdict), err, n, c.known)

@@ -22,8 +22,8 @@ type fromOutside struct {
 	client, node, pod netip.AddrPort
 }
 
-// connections runs a test with one connection without SNAT and one with SNAT for each family, each in tables
-// of its own.
+// connections runs a test with one connection without SNAT and one with SNAT for each family, each
+// in tables of its own.
 func connections(t *testing.T, run func(t *testing.T, c fromOutside)) {
 	t.Helper()
 	for _, a := range labAddrs {
@@ -134,7 +134,7 @@ func TestFlagsOfTwoProcessorsAreKept(t *testing.T) {
 	a := labAddrs[0]
 	coll := servedBy(t, packetsWith(t, 1<<16))
 	send := func(prog string, in []byte, mark uint32) error {
-		_, err := coll.Programs[prog].Run(&ebpf.RunOptions{Data: in, Context: skb{Mark: mark}})
+		_, err := program(t, coll, prog).Run(&ebpf.RunOptions{Data: in, Context: skb{Mark: mark}})
 		return err
 	}
 	node, pod := at(a.node, 30080), at(a.pod1, 8080)

@@ -584,7 +584,8 @@ func moveTo(t *testing.T, coll *ebpf.Collection, front, backend netip.AddrPort) 
 	errtest.Must(t, coll.Maps["service_fronts"].Lookup(k, &f))
 	slot := service.Backend{Addr: backend.Addr().As16(), Flags: service.FlagLocal}
 	binary.BigEndian.PutUint16(slot.Port[:], backend.Port())
-	errtest.Must(t, coll.Maps["service_slots"].Put(f.First, slot))
+	writeRuns(t, coll, []service.Run{{First: f.First,
+		Backends: service.BackendsOf([]service.Backend{slot})}})
 }
 
 // A pod cannot make or end the flows of external clients.

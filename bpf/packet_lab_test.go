@@ -169,21 +169,22 @@ func (l *lab) attach(t *testing.T) {
 
 	t.Cleanup(l.guard.Close)
 	errtest.Must(t, l.guard.Maps["egress_translate"].Put(uint32(0),
-		l.coll.Programs["service_out"]))
+		program(t, l.coll, "service_out")))
 
+	places := []struct {
+		link string
+		hook ebpf.AttachType
+		prog *ebpf.Program
+	}{
+		{"u0", ebpf.AttachTCXIngress, program(t, l.coll, "service_in")},
+		{"u0", ebpf.AttachTCXEgress, l.guard.Programs["guard_egress"]},
+		{"vpod", ebpf.AttachTCXIngress, program(t, l.coll, "service_pod_in")},
+		{"vpod", ebpf.AttachTCXEgress, program(t, l.coll, "service_pod_out")},
+		{"veil0", ebpf.AttachTCXIngress, program(t, l.coll, "service_tun_in")},
+		{"veil0", ebpf.AttachTCXEgress, program(t, l.coll, "service_tun_out")},
+	}
 	l.node1.Run(t, func() error {
-		for _, at := range []struct {
-			link string
-			hook ebpf.AttachType
-			prog *ebpf.Program
-		}{
-			{"u0", ebpf.AttachTCXIngress, l.coll.Programs["service_in"]},
-			{"u0", ebpf.AttachTCXEgress, l.guard.Programs["guard_egress"]},
-			{"vpod", ebpf.AttachTCXIngress, l.coll.Programs["service_pod_in"]},
-			{"vpod", ebpf.AttachTCXEgress, l.coll.Programs["service_pod_out"]},
-			{"veil0", ebpf.AttachTCXIngress, l.coll.Programs["service_tun_in"]},
-			{"veil0", ebpf.AttachTCXEgress, l.coll.Programs["service_tun_out"]},
-		} {
+		for _, at := range places {
 			ifi, err := net.InterfaceByName(at.link)
 			if err != nil {
 				return err
@@ -226,18 +227,13 @@ func (l *lab) serve(t testing.TB, services ...labService) {
 // write writes the changes to the maps.
 func write(t testing.TB, coll *ebpf.Collection, c service.Changes) {
 	t.Helper()
-	batch(t, coll.Maps["service_slots"], c.Backends.Keys, c.Backends.Values)
+	writeRuns(t, coll, c.Runs)
 	for _, key := range c.SourceRanges {
 		errtest.Must(t, coll.Maps["service_sources"].Put(key, uint32(1)))
 	}
-	batch(t, coll.Maps["service_members"], c.Members.Keys, c.Members.Values)
 	batch(t, coll.Maps["service_fronts"], c.Frontends.Keys, c.Frontends.Values)
 	for _, key := range c.DropFrontends {
 		errtest.Must(t, coll.Maps["service_fronts"].Delete(key))
-	}
-	batch(t, coll.Maps["service_members"], c.LateMembers.Keys, c.LateMembers.Values)
-	for _, key := range c.DropMembers {
-		errtest.Must(t, coll.Maps["service_members"].Delete(key))
 	}
 }
 

@@ -130,10 +130,8 @@ func TestPacketsOfOtherNodesPods(t *testing.T) {
 	both := []string{"1", "2"}
 
 	for _, f := range labAddrs {
-		if err := l.coll.Maps["nodes"].Put(netip.MustParseAddr(f.node).As16(),
-			uint8(1)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, l.coll.Maps["nodes"].Put(netip.MustParseAddr(f.node).As16(),
+			uint8(1)))
 	}
 
 	vips := []string{"198.18.1.200", "fd42:1::200"}
@@ -250,9 +248,7 @@ func movesWhenItGoes(t *testing.T, l *lab, addr string) {
 	defer c.Close()
 	ask := func() string {
 		c.SetDeadline(time.Now().Add(wirePatience))
-		if _, err := c.Write([]byte("?\n")); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errtest.Of(c.Write([]byte("?\n"))))
 		buf := make([]byte, 256)
 		n, err := c.Read(buf)
 		errtest.Must(t, err)

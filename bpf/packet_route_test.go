@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -46,9 +47,7 @@ func TestPacketsWithOptionsTakeTheSlowPath(t *testing.T) {
 	}
 
 	for link, how := range map[uint32]uint8{links.own: routeFrom, links.other: routePod} {
-		if err := coll.Maps["service_routes"].Put(link, how); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, coll.Maps["service_routes"].Put(link, how))
 	}
 
 	for _, f := range labAddrs {

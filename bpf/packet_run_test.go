@@ -107,8 +107,9 @@ func runBy(t testing.TB, coll *ebpf.Collection, prog string, in []byte,
 	var after skb
 	opts := ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+64),
 		Context: skb{Mark: mark, Ifindex: link}, ContextOut: &after}
+	p := program(t, coll, prog)
 	run := func() (err error) {
-		verdict, err = coll.Programs[prog].Run(&opts)
+		verdict, err = p.Run(&opts)
 		return err
 	}
 	if link == 0 {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -143,9 +144,7 @@ func TestPacketsWithAPriorityTag(t *testing.T) {
 				return l.sendTagged(segment(client, node, unix.IPPROTO_UDP, 0, "tagged"))
 			},
 		} {
-			if err := send(); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, send())
 			c.SetReadDeadline(time.Now().Add(wirePatience))
 			buf := make([]byte, 256)
 			n, from, err := c.ReadFromUDPAddrPort(buf)

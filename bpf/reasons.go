@@ -96,6 +96,10 @@ var Reasons = []Reason{
 		"start; they are not a sign of an attack."},
 	{34, "pod_no_route", "A pod opened a TCP connection to an address that it has no route to: no pod " +
 		"or node has the address, or `outside` leaves it out. The pod got a reset."},
+	{35, "site_not_exported", "A packet from another cluster opened a connection to an address and " +
+		"port that no ServiceExport opens to it. Or a pod's TCP segment to another cluster belonged " +
+		"to no connection that conntrack knows, such as one whose export has ended; the pod got a " +
+		"reset."},
 }
 
 // PolicyReasons are the reasons to drop a packet in nftables on nodes that enforce NetworkPolicy.
@@ -121,6 +125,8 @@ var PolicyReasons = []Reason{
 // table kubeveil_limit. They have no number.
 var ConnectionReasons = []Reason{
 	{0, "pod_connections", "A pod has more tracked connections than one pod may open."},
+	{0, "site_connections", "Another cluster has more tracked connections than one may open, or " +
+		"opened more than 10,000 within a second."},
 }
 
 // EngineReasons are the reasons for which veil-wg with the engine kubeveil drops a packet or
@@ -232,8 +238,9 @@ func Document() string {
 	for _, r := range PolicyReasons {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", r.Name, r.Sentence)
 	}
-	b.WriteString("\n## Connections of pods\n")
-	b.WriteString("`kubeveil_pod_connections_dropped_total`, and the counter in the nftables table " +
+	b.WriteString("\n## Too many connections\n")
+	b.WriteString("`kubeveil_pod_connections_dropped_total` and " +
+		"`kubeveil_site_connections_dropped_total`, and the\ncounters in the nftables table " +
 		"`kubeveil_limit`.\n\n")
 	b.WriteString("| name | meaning |\n|---|---|\n")
 	for _, r := range ConnectionReasons {

@@ -1,9 +1,12 @@
 package bpf
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -13,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
 
 // TestServicesChangeWhileTheyAreRead exchanges the backends of two services continuously. A
@@ -38,7 +42,7 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 	}
 
 	coll, dir := attached(t)
-	p := newPlanner(t)
+	p, all := newPlanner(t), openSlots(t, coll)
 	change := func(round int) {
 		for addr, backends := range own {
 			name := service.Name{Namespace: "test", Name: addr}
@@ -51,7 +55,7 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 			})
 		}
 		c := p.Plan()
-		batch(t, coll.Maps["service_slots"], c.Backends.Keys, c.Backends.Values)
+		errtest.Must(t, errtest.Of(all.Write(c.Runs)))
 		batch(t, coll.Maps["service_fronts"], c.Frontends.Keys, c.Frontends.Values)
 	}
 
@@ -101,27 +105,19 @@ func chosenBy(t *testing.T, fd int, addr string) netip.Addr {
 	return netip.AddrFrom4(name.(*unix.SockaddrInet4).Addr)
 }
 
-// backendGoes has the map of members as its descriptor 3.
+// backendGoes has the maps of frontends and slots as its descriptors 3 and 4.
 func backendGoes(t *testing.T, plain, sticky string) {
-	fd, err := unix.FcntlInt(3, unix.F_DUPFD_CLOEXEC, 0)
-	errtest.Must(t, err)
-
-	members, err := ebpf.NewMapFromFD(fd)
-	errtest.Must(t, err)
-	defer members.Close()
+	runs := openRuns(t)
 	kept := answersTCP(t, sticky, 1)[0]
-	setMember(t, members, kept, service.Draining)
-	// The backend is still in the array, so the first choices may be the old one. But it is not
-	// kept.
-	answersTCP(t, sticky, 40)
+	runs.move(t, kept, drains)
 	if got := answersTCP(t, sticky, 20); len(got) != 1 || got[0] == kept {
 		t.Errorf("affinity to %s, which drains, became one to %v", kept, got)
 	}
 
-	setMember(t, members, kept, service.Eligible)
+	runs.move(t, kept, eligible)
 	c, to := socket(t), netip.AddrPortFrom(netip.MustParseAddr(plain), 53)
 	flow := ask(t, c, to)
-	setMember(t, members, flow, service.Draining)
+	runs.move(t, flow, drains)
 
 	for range 20 {
 		if got := ask(t, c, to); got != flow {
@@ -129,46 +125,95 @@ func backendGoes(t *testing.T, plain, sticky string) {
 		}
 	}
 
-	setMember(t, members, flow, 0)
-	moved := false
-	for range 40 {
-		moved = moved || ask(t, c, to) != flow
-	}
-
-	if !moved {
+	runs.move(t, flow, gone)
+	if ask(t, c, to) == flow {
 		t.Errorf("datagrams stay with %s, which is gone", flow)
 	}
 }
 
-// setMember sets the state of a backend in all its groups; 0 removes it from them.
-func setMember(t *testing.T, members *ebpf.Map, addr string, to service.Member) {
+// state is what a backend may get.
+type state int
+
+const (
+	eligible state = iota
+	drains
+	gone
+)
+
+// runs changes the runs of frontends.
+type runs struct {
+	frontends *ebpf.Map
+	slots     *slots.Slots
+	next      uint32 // the first slot of the next run
+}
+
+func openRuns(t *testing.T) *runs {
 	t.Helper()
-	var key service.MemberKey
-	var had service.Member
-	var all []service.MemberKey
-	for it := members.Iterate(); it.Next(&key, &had); {
-		if key.Addr == netip.MustParseAddr(addr).As16() {
-			all = append(all, key)
-		}
-	}
-	if len(all) == 0 {
-		t.Fatalf("%s is no member", addr)
-	}
-	for _, key := range all {
-		var err error
-		if to == 0 {
-			err = members.Delete(key)
-		} else {
-			err = members.Put(key, to)
-		}
+	var all [2]*ebpf.Map
+	for i := range all {
+		fd, err := unix.FcntlInt(uintptr(3+i), unix.F_DUPFD_CLOEXEC, 0)
 		errtest.Must(t, err)
+		all[i], err = ebpf.NewMapFromFD(fd)
+		errtest.Must(t, err)
+		t.Cleanup(func() { all[i].Close() })
 	}
+	s, err := slots.Open(all[1], nil)
+	errtest.Must(t, err)
+	t.Cleanup(func() { s.Close() })
+	return &runs{all[0], s, 1 << 15}
+}
+
+// move changes the state of a backend in all runs that have it, by new runs.
+func (r *runs) move(t *testing.T, addr string, to state) {
+	t.Helper()
+	var key service.FrontendKey
+	var f service.Frontend
+	moved := map[service.FrontendKey]service.Frontend{}
+	for it := r.frontends.Iterate(); it.Next(&key, &f); {
+		run, err := r.slots.Run(f.First, f.End())
+		errtest.Must(t, err)
+		var lists [3][]service.Backend
+		found := false
+		for i, b := range run {
+			is := eligible
+			if i >= int(f.Count) {
+				is = drains
+			}
+			if b.Addr == netip.MustParseAddr(addr).As16() {
+				is, found = to, true
+			}
+			lists[is] = append(lists[is], b)
+		}
+		if !found {
+			continue
+		}
+
+		all := slices.Concat(lists[eligible], lists[drains])
+		slices.SortFunc(all[:len(lists[eligible])], compareBackends)
+		slices.SortFunc(all[len(lists[eligible]):], compareBackends)
+		errtest.Must(t, errtest.Of(r.slots.Write([]service.Run{{First: r.next,
+			Backends: service.BackendsOf(all)}})))
+		f.First, f.Count, f.Draining = r.next, uint32(len(lists[eligible])),
+			uint32(len(lists[drains]))
+		f.Revision += 1 << 32
+		r.next += uint32(len(all))
+		moved[key] = f
+	}
+	if len(moved) == 0 {
+		t.Fatalf("%s is no backend", addr)
+	}
+	for key, f := range moved {
+		errtest.Must(t, r.frontends.Put(key, f))
+	}
+}
+
+func compareBackends(a, b service.Backend) int {
+	return cmp.Or(bytes.Compare(a.Addr[:], b.Addr[:]), bytes.Compare(a.Port[:], b.Port[:]))
 }
 
 func newPlanner(t testing.TB) *service.Planner {
 	t.Helper()
 	p, err := service.New("node-1", service.Limits{Frontends: 256, BackendSlots: 4096,
-		Members:      1024,
 		SourceRanges: 256})
 	errtest.Must(t, err)
 	return p
@@ -180,16 +225,28 @@ func BenchmarkServiceWrites(b *testing.B) {
 	const n = 100_000
 	spec, err := LoadServiceSocket()
 	errtest.Must(b, err)
-	slotKeys, slots := make([]uint32, n), make([]service.Backend, n)
+	backends := make([]service.Backend, n)
 	frontKeys, fronts := make([]service.FrontendKey, n), make([]service.Frontend, n)
 	for i := range n {
-		slotKeys[i] = uint32(i)
-		slots[i].Addr[15] = byte(i)
+		backends[i].Addr[15] = byte(i)
 		frontKeys[i].Addr = netip.AddrFrom4([4]byte{198, 18 + byte(i>>16), byte(i >> 8),
 			byte(i)}).As16()
 		fronts[i].First = uint32(i)
 	}
-	b.Run("slots", func(b *testing.B) { writes(b, spec.Maps["service_slots"], slotKeys, slots) })
+
+	b.Run("slots", func(b *testing.B) {
+		runs := []service.Run{{Backends: service.BackendsOf(backends)}}
+		outer, err := slots.Make(spec.Maps["service_slots"])
+		errtest.Must(b, err)
+		defer outer.Close()
+		all, err := slots.Open(outer, spec.Maps["service_slots"])
+		errtest.Must(b, err)
+		defer all.Close()
+		for b.Loop() {
+			errtest.Must(b, errtest.Of(all.Write(runs)))
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/entry")
+	})
 	b.Run("fronts", func(b *testing.B) {
 		writes(b, spec.Maps["service_fronts"], frontKeys, fronts)
 	})
@@ -202,9 +259,7 @@ func writes[K, V any](b *testing.B, spec *ebpf.MapSpec, keys []K, values []V) {
 	errtest.Must(b, err)
 	defer m.Close()
 	for b.Loop() {
-		if _, err := m.BatchUpdate(keys, values, nil); err != nil {
-			b.Fatal(err)
-		}
+		errtest.Must(b, errtest.Of(m.BatchUpdate(keys, values, nil)))
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(keys)), "ns/entry")
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
 
 // serviceChildEnv is set in the process that runs in the cgroup.
@@ -41,6 +42,7 @@ var serviceHooks = map[string]ebpf.AttachType{
 	"service_recvmsg6":     ebpf.AttachCGroupUDP6Recvmsg,
 	"service_getpeername4": ebpf.AttachCgroupInet4GetPeername,
 	"service_getpeername6": ebpf.AttachCgroupInet6GetPeername,
+	"service_release":      ebpf.AttachCgroupInetSockRelease,
 }
 
 func loadService(t *testing.T) *ebpf.Collection {
@@ -63,10 +65,12 @@ func TestServiceLayoutMatchesGo(t *testing.T) {
 	for name, want := range map[string][2]uintptr{
 		"service_fronts": {unsafe.Sizeof(service.FrontendKey{}),
 			unsafe.Sizeof(service.Frontend{})},
-		"service_slots":   {4, unsafe.Sizeof(service.Backend{})},
-		"service_members": {unsafe.Sizeof(service.MemberKey{}), unsafe.Sizeof(service.Member(0))},
+		"service_slots": {4, unsafe.Sizeof(service.Backend{})}, // of a chunk
 	} {
 		m := spec.Maps[name]
+		if m.InnerMap != nil {
+			m = m.InnerMap
+		}
 		if got := [2]uintptr{uintptr(m.KeySize), uintptr(m.ValueSize)}; got != want {
 			t.Errorf("%s has keys and values of %d bytes, Go has %d", name, got, want)
 		}
@@ -151,11 +155,14 @@ func TestServiceSockets(t *testing.T) {
 	}
 	coll, dir := attached(t)
 	writeServices(t, coll)
-	fd, err := unix.FcntlInt(uintptr(coll.Maps["service_members"].FD()), unix.F_DUPFD_CLOEXEC, 0)
-	errtest.Must(t, err)
-	members := os.NewFile(uintptr(fd), "members")
-	defer members.Close()
-	if out, err := again(t, dir, members)(); err != nil {
+	var files []*os.File
+	for _, name := range []string{"service_fronts", "service_slots"} {
+		fd, err := unix.FcntlInt(uintptr(coll.Maps[name].FD()), unix.F_DUPFD_CLOEXEC, 0)
+		errtest.Must(t, err)
+		files = append(files, os.NewFile(uintptr(fd), name))
+		defer files[len(files)-1].Close()
+	}
+	if out, err := again(t, dir, files...)(); err != nil {
 		t.Fatalf("in the cgroup: %v\n%s", err, out)
 	}
 	if found, refused := counted(t, coll, socketTCP)+counted(t, coll, socketUDP),
@@ -165,7 +172,8 @@ func TestServiceSockets(t *testing.T) {
 	expectRefusedSockets(t, coll)
 }
 
-// expectRefusedSockets expects a sample of each refusal, with the service and one network namespace.
+// expectRefusedSockets expects a sample of each refusal, with the service and one network
+// namespace.
 func expectRefusedSockets(t *testing.T, coll *ebpf.Collection) {
 	t.Helper()
 	r, err := ringbuf.NewReader(coll.Maps["drop_samples"])
@@ -236,9 +244,25 @@ func writeServices(t *testing.T, coll *ebpf.Collection) {
 	}
 
 	c := p.Plan()
-	batch(t, coll.Maps["service_slots"], c.Backends.Keys, c.Backends.Values)
-	batch(t, coll.Maps["service_members"], c.Members.Keys, c.Members.Values)
+	writeRuns(t, coll, c.Runs)
 	batch(t, coll.Maps["service_fronts"], c.Frontends.Keys, c.Frontends.Values)
+}
+
+// openSlots opens the slots of a collection for writing.
+func openSlots(t testing.TB, coll *ebpf.Collection) *slots.Slots {
+	t.Helper()
+	spec, err := LoadServiceSocket()
+	errtest.Must(t, err)
+	s, err := slots.Open(coll.Maps["service_slots"], spec.Maps["service_slots"])
+	errtest.Must(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// writeRuns writes runs of backends to the slots of a collection.
+func writeRuns(t testing.TB, coll *ebpf.Collection, runs []service.Run) {
+	t.Helper()
+	errtest.Must(t, errtest.Of(openSlots(t, coll).Write(runs)))
 }
 
 func batch[K, V any](t testing.TB, m *ebpf.Map, keys []K, values []V) {

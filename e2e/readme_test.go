@@ -4,10 +4,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/network"
+	"github.com/kubeveil/kubeveil/e2e/cluster/network/nodes"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -35,7 +38,7 @@ func TestReadmeNamesTestsThatExist(t *testing.T) {
 	}
 
 	cases := map[string]bool{}
-	for _, c := range network.Cases() {
+	for _, c := range slices.Concat(network.Cases(), network.ReleaseCases(nodes.Releases{})) {
 		cases[c.Name] = true
 	}
 	for _, m := range caseName.FindAllStringSubmatch(string(text), -1) {
@@ -73,9 +76,7 @@ func TestReadmeHasEachException(t *testing.T) {
 func declared(t *testing.T, folder, name string) bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", folder, "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, file := range files {
 		text := filetest.Read(t, file)
 		if strings.Contains(string(text), "\nfunc "+name+"(") {

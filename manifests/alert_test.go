@@ -90,7 +90,8 @@ func TestAlertsAndDashboardNameMetricsThatExist(t *testing.T) {
 		t.Errorf("the dashboard uses %d metrics", named)
 	}
 
-	for _, component := range []string{"servicemonitor", "csi-servicemonitor"} {
+	for _, component := range []string{"servicemonitor", "csi-servicemonitor",
+		"sites-servicemonitor"} {
 		named := 0
 		for _, g := range rulesOf(t, component).Groups {
 			for _, r := range g.Rules {
@@ -113,6 +114,15 @@ type alertCase struct {
 	// alert is the only one that fires; "" means that none does.
 	alert  string
 	series samples
+}
+
+// evaluated is the minute at which the case is judged. An alert that waits an hour needs more than
+// its samples of the first 40 minutes.
+func (c alertCase) evaluated() string {
+	if c.alert == "KubeveilVolumeUpkeepFails" {
+		return "90m"
+	}
+	return "40m"
 }
 
 // samples are values by series.
@@ -188,7 +198,39 @@ var alertCases = []alertCase{
 		`kubeveil_pod_connections_limited{exported_pod="shop/web"}`: "90x40"}},
 	{"KubeveilServiceObjectsLeftOut", samples{
 		"kubeveil_service_objects_left_out": always}},
+
+	{"", samples{"kubeveil_csi_orphans": now, "kubeveil_csi_staged_unused": now,
+		"kubeveil_csi_refused_total": "3x40", "kubeveil_csi_unsealed_total": "3x40",
+		"kubeveil_csi_upkeep_failures_total": oneGo}},
+	{"KubeveilDiskRefused", samples{`kubeveil_csi_refused_total{kind="header"}`: now}},
+	{"KubeveilVolumeFenced", samples{"kubeveil_csi_fenced_total": now}},
+	{"KubeveilVolumeOrphaned", samples{"kubeveil_csi_orphans": always}},
+	{"KubeveilVolumeForgotten", samples{"kubeveil_csi_staged_unused": always}},
+	{"KubeveilVolumeUnsealed", samples{"kubeveil_csi_unsealed_total": "0x5 1x35"}},
+	{"KubeveilKeyServiceAway", samples{"kubeveil_csi_key_service_failures_total": rising}},
+	{"KubeveilVolumeUpkeepFails", samples{
+		`kubeveil_csi_upkeep_failures_total{work="trim"}`: "0+5x100"}},
+
+	{"", samples{`kubeveil_site_readable{site="b"}`: "1x20 0x5 1x15",
+		`kubeveil_site_token_end_timestamp_seconds{site="b"}`: "700000x40",
+		`kubeveil_site_refused{site="b"}`:                     now,
+		`kubeveil_site_writes_total{result="failed"}`:         "7x40",
+		`kubeveil_site_config_valid`:                          always,
+		`kubeveil_site_leader{instance="a"}`:                  always,
+		`kubeveil_site_leader{instance="b"}`:                  "0x40"}},
+	{"KubeveilSiteNotRead", samples{`kubeveil_site_readable{site="b"}`: "0x40"}},
+	{"KubeveilSiteTokenEnds", samples{
+		`kubeveil_site_token_end_timestamp_seconds{site="b"}`: "600000x40"}},
+	{"KubeveilSiteRefused", samples{`kubeveil_site_refused{site="b"}`: always}},
+	{"KubeveilSiteWritesFail", samples{`kubeveil_site_writes_total{result="failed"}`: rising}},
+	{"KubeveilSiteConfigInvalid", samples{"kubeveil_site_config_valid": "0x40"}},
+	{"KubeveilSiteNotLed", samples{leads: "0x40"}},
+	{"KubeveilSiteNotLed", samples{"kubeveil_site_config_valid": always}}, // no replica is scraped
 }
+
+// leads is a series of veil-site. Without it an alert fires, so all cases but those of that alert
+// have it.
+const leads = "kubeveil_site_leader"
 
 // restarts and ended return names of series of a container of the pod w.
 func restarts(container string) string {
@@ -213,17 +255,23 @@ func TestAlertsFireAtTheirCase(t *testing.T) {
 		for name, values := range c.series {
 			input = append(input, object{"series": name, "values": values})
 		}
+		if c.alert != "KubeveilSiteNotLed" {
+			input = append(input, object{"series": leads, "values": "1x100"})
+		}
 		if c.alert != "" {
 			firing = append(firing, object{"value": 1,
 				"labels": fmt.Sprintf("{alertname=%q}", c.alert)})
 		}
 		tests = append(tests, object{"name": "case of " + c.alert, "interval": "1m",
-			"input_series": input, "promql_expr_test": []object{{"eval_time": "40m",
+			"input_series": input, "promql_expr_test": []object{{"eval_time": c.evaluated(),
 				"expr":        `group by (alertname) (ALERTS{alertstate="firing"})`,
 				"exp_samples": firing}}})
 	}
 
 	rules := rulesOf(t, "servicemonitor")
+	for _, component := range []string{"csi-servicemonitor", "sites-servicemonitor"} {
+		rules.Groups = append(rules.Groups, rulesOf(t, component).Groups...)
+	}
 	for _, g := range rules.Groups {
 		for _, r := range g.Rules {
 			if !tested[r.Alert] {
@@ -248,15 +296,16 @@ func TestAlertsFireAtTheirCase(t *testing.T) {
 	write("dashboard.yaml", object{"groups": []object{{"name": "dashboard", "rules": panels}}})
 	file := write("tests.yaml", object{"rule_files": []string{"rules.yaml", "dashboard.yaml"},
 		"evaluation_interval": "1m", "tests": tests})
-	out, err := exec.CommandContext(t.Context(), promtool(t, dir), "test", "rules",
+	out, err := exec.CommandContext(t.Context(), promtool(t), "test", "rules",
 		file).CombinedOutput()
 	if err != nil {
 		t.Errorf("promtool: %v\n%s", err, out)
 	}
 }
 
-// promtool builds promtool of hack/tools/promtool into dir, without what finds targets.
-func promtool(t *testing.T, dir string) string {
+// promtool builds promtool of hack/tools/promtool, without what finds targets. It keeps the program,
+// so that the next process links it only after a change.
+func promtool(t *testing.T) string {
 	t.Helper()
 	goTool := nettest.NeedProgram(t, "go")
 	const pkg = "github.com/prometheus/prometheus/cmd/promtool"
@@ -272,7 +321,8 @@ func promtool(t *testing.T, dir string) string {
 	if out, err := run("list", "-deps", pkg); err != nil {
 		nettest.Skip(t, nettest.NoModule, fmt.Sprintf("go list: %v: %s", err, out))
 	}
-	path := filepath.Join(dir, "promtool")
+	path, err := filepath.Abs("../out/tools/promtool")
+	errtest.Must(t, err, os.MkdirAll(filepath.Dir(path), 0o755))
 	if out, err := run("build", "-buildvcs=false", "-o", path, pkg); err != nil {
 		t.Fatalf("build hack/tools/promtool: %v\n%s", err, out)
 	}

@@ -137,6 +137,7 @@ func withComponent(t *testing.T, name string) (was, is map[string]*unstructured.
 	text := manifesttest.Read(t, filepath.Join(dir, "kustomization.yaml")).Text
 	var k struct {
 		APIVersion, Kind string
+		Resources        []string
 		Patches          []struct {
 			Path   string
 			Target struct{ Kind, Name string }

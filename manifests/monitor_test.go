@@ -19,6 +19,8 @@ func TestServiceMonitorsSelectTheirPods(t *testing.T) {
 		"csi-servicemonitor": {csiDaemonSet: true, "csi-uninstall/daemonset.yaml": false,
 			"components/snapshots/snapshot-controller.yaml": false,
 			"cni/daemonset-veild.yaml":                      false},
+		"sites-servicemonitor": {"components/sites/deployment.yaml": true,
+			"cni/daemonset-veild.yaml": false},
 	} {
 		t.Run(component, func(t *testing.T) {
 			monitor, service := monitored(t, component)

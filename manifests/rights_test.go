@@ -35,7 +35,7 @@ func TestRightsOfVeildAreDocumented(t *testing.T) {
 		}
 	}
 	for component, key := range map[string]string{"policy": "ClusterRole kubeveil-veild",
-		"services": "ClusterRole kubeveil-veild", "api-path": "Role kubeveil-veild-apiserver"} {
+		"services": "ClusterRole kubeveil-veild", "sites": "ClusterRole kubeveil-veild", "api-path": "Role kubeveil-veild-apiserver"} {
 		was, is := withComponent(t, component)
 		rules, _, err := unstructured.NestedSlice(was[key].Object, "rules")
 		errtest.Must(t, err)

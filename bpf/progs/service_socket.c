@@ -64,4 +64,12 @@ int service_getpeername6(struct bpf_sock_addr *ctx)
 	return socket_to_service6(ctx);
 }
 
+/* The program of a socket closes it. */
+SEC("cgroup/sock_release")
+int service_release(struct bpf_sock *sk)
+{
+	pair_release(sk);
+	return SOCKET_GO_ON;
+}
+
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -47,9 +47,7 @@ func newFound(t *testing.T, epoch uint64) *found {
 	t.Helper()
 	u, engine := crypt.UUID{1}, dmcrypttest.New()
 	table := dmcrypt.Expected(u, 2, crypt.SectorSize, 1, "", false)
-	if _, err := engine.Create(t.Context(), table, nil); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(engine.Create(t.Context(), table, nil)))
 
 	dir, disk := t.TempDir(), crypttest.NewDisk(t, u)
 	disk.Seal(t, epoch)
@@ -85,9 +83,7 @@ func (f *found) fenced() bool { return len(f.Live()) == 0 }
 func (f *found) without(t *testing.T, accepts bool) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if accepts {
 		t.Cleanup(func() { l.Close() })
 	} else if err := l.Close(); err != nil {
@@ -166,9 +162,7 @@ func TestStartFencesByTheState(t *testing.T) {
 	go func() { done <- f.serve(ctx) }()
 	nettest.Until(t, 10*time.Second, "it is fenced", f.fenced)
 	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, <-done)
 }
 
 // A mapping that is fenced before the driver is set up is counted.
@@ -177,9 +171,7 @@ func TestFencedAtTheStartIsCounted(t *testing.T) {
 	f.mark(t)
 	f.store, f.cluster = storeFile+t.TempDir(), "c"
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	f.metrics = l.Addr().String()
 	errtest.Must(t, l.Close())
 
@@ -189,9 +181,7 @@ func TestFencedAtTheStartIsCounted(t *testing.T) {
 	nettest.Until(t, 10*time.Second, "it is counted", func() bool {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+f.metrics+"/metrics",
 			nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		answer, err := http.DefaultClient.Do(r)
 		if err != nil {
 			return false
@@ -201,9 +191,7 @@ func TestFencedAtTheStartIsCounted(t *testing.T) {
 		return err == nil && strings.Contains(string(text), "\nkubeveil_csi_fenced_total 1\n")
 	})
 	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, <-done)
 }
 
 // private is a mount table whose mounts do not propagate out of the driver's container.
@@ -236,9 +224,7 @@ func TestStartWherePodsWouldSeeNoMount(t *testing.T) {
 				f.registration = filepath.Join(dir, "plugins_registry")
 				err = os.Mkdir(f.registration, 0o700)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 			defer stop()
@@ -278,22 +264,16 @@ func (away) Get(context.Context, string) (volume.State, volume.Revision, error) 
 func (f *found) alone(t *testing.T) (stop func()) {
 	t.Helper()
 	sets, err := f.sets(states{Store: away{}}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	d, err := driver.New(driver.Config{Node: f.node, Sets: sets, Mounts: mount.Host{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var g errgroup.Group
 	newProcess(&f.options, d, states{}, slog.New(slog.DiscardHandler)).alone(ctx, &g)
 	return func() {
 		cancel()
-		if err := g.Wait(); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, g.Wait())
 	}
 }
 
@@ -326,9 +306,7 @@ func TestMarksAreTriedAgainWithoutAPIServer(t *testing.T) {
 		if err == nil {
 			err = unix.Flock(int(held.Fd()), unix.LOCK_EX)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		stop := f.alone(t)
 		defer stop()
 		synctest.Wait()

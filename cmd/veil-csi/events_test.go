@@ -153,9 +153,7 @@ func newJoined(t *testing.T, st volume.State) *joined {
 	g, ctx := errgroup.WithContext(ctx)
 	t.Cleanup(func() {
 		cancel()
-		if err := g.Wait(); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, g.Wait())
 	})
 	errtest.Must(t, j.process.join(ctx, g))
 	return j

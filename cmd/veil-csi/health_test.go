@@ -19,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/csi/volume/filestore"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // The driver itself answers the liveness probe. It is healthy if the server of its socket and
@@ -39,9 +40,7 @@ func TestHealthIsTheDriversAnswer(t *testing.T) {
 
 	d, err := driver.New(driver.Config{Node: "n",
 		Sets: map[string]*volume.Set{driver.BackendFile: set}, Mounts: mount.Host{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	o := options{endpoint: filepath.Join(t.TempDir(), "csi.sock")}
 	joined := false
@@ -61,9 +60,7 @@ func TestHealthIsTheDriversAnswer(t *testing.T) {
 	joined = true
 	healthy(http.StatusServiceUnavailable, o.endpoint)
 	l, err := driver.Listen(o.endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	server := driver.NewServer(slog.New(slog.DiscardHandler), nil)
 	d.Register(server)
@@ -74,7 +71,5 @@ func TestHealthIsTheDriversAnswer(t *testing.T) {
 	missing = fmt.Errorf("%w: test", dmcrypt.ErrNotSupported)
 	healthy(http.StatusServiceUnavailable, dmcrypt.ErrNotSupported.Error())
 	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, <-done)
 }

@@ -75,9 +75,7 @@ func newLoaded(t *testing.T) *loaded {
 		errtest.Must(t, l.store.Create(t.Context(), st))
 		table := dmcrypt.Expected(st.UUID, st.Epoch, st.Payload, 1, "", false)
 		m, err := l.engine.Create(t.Context(), table, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		mounts.table = append(mounts.table, mount.Mount{Target: at(st.Volume), Device: m.Number,
 			Root: true})
 	}
@@ -92,9 +90,7 @@ func newLoaded(t *testing.T) *loaded {
 		Node: "node-1", Sets: map[string]*volume.Set{driver.BackendFile: set}, Mounts: mounts,
 		Cache: l.states.reader(),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	return l
 }
@@ -140,9 +136,7 @@ func TestRequestsOfADriverAtRest(t *testing.T) {
 		}
 
 		cancel()
-		if err := wait(); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, wait())
 	})
 }
 
@@ -178,9 +172,7 @@ func TestTakeoverIsSeenInTwoSeconds(t *testing.T) {
 					}
 
 					cancel()
-					if err := wait(); err != nil {
-						t.Error(err)
-					}
+					errtest.Check(t, wait())
 				})
 			})
 		}
@@ -199,7 +191,5 @@ func (l *loaded) edit(t *testing.T, value any, field ...string) {
 	if err == nil {
 		_, err = objects.Update(t.Context(), o, metav1.UpdateOptions{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }

@@ -111,9 +111,7 @@ func TestUpkeepFencesWhatWasTaken(t *testing.T) {
 			Engine: engine, Backend: &backend.Files{Dir: t.TempDir()}})
 		d, err := driver.New(driver.Config{Node: "node-1",
 			Sets: map[string]*volume.Set{driver.BackendFile: set}, Mounts: mount.Host{}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 
 		_, made := engine.Create(t.Context(),
 			dmcrypt.Expected(id, 2, crypt.SectorSize, 1, "", false),
@@ -136,8 +134,6 @@ func TestUpkeepFencesWhatWasTaken(t *testing.T) {
 		}
 
 		cancel()
-		if err := g.Wait(); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, g.Wait())
 	})
 }

@@ -15,8 +15,10 @@ import (
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // threeNodes returns the kubeconfig of a cluster: node-1 is well, the guard of node-2 is not in
@@ -25,7 +27,7 @@ func threeNodes(t *testing.T) string {
 	t.Helper()
 	well := telemetry.Status{Node: "node-1", Guard: telemetry.Guard{InForce: true},
 		Peers: []telemetry.Peer{{Name: "node-2", State: telemetry.PeerUp}}}
-	pages := map[string]telemetry.Page{
+	pages := map[string]admin.Page{
 		telemetry.PolicyPodPath: func(r *http.Request) (any, error) {
 			if pod := r.FormValue("pod"); pod == "shop/web" {
 				return policy.PodView{Pod: pod, Enforced: true}, nil
@@ -62,7 +64,7 @@ func TestVerbsOnOtherNodes(t *testing.T) {
 				"2 of 3 nodes answered\n"}},
 		"all nodes, by --kubeconfig": {"mtu", verb.ExitWrong, []string{"==> node-2 <=="}},
 		"flags and arguments": {"service trace 198.18.128.10:80 --udp --node node-1",
-			verb.ExitWrong, []string{"node-1: nothing to show: no service has UDP"}},
+			verb.ExitWrong, []string{"node-1: no service has UDP"}},
 		"a wrong argument": {"service show --cluster", verb.ExitUsage,
 			[]string{"name one service as NAMESPACE/NAME"}},
 		"the node of a pod": {"policy show shop/web --cluster", verb.ExitOK,
@@ -139,9 +141,7 @@ func TestVerbsOnOtherNodesForPrograms(t *testing.T) {
 func TestNodesAreCompleted(t *testing.T) {
 	var out bytes.Buffer
 	args := []string{"__complete", "peers", "--kubeconfig", threeNodes(t), "--node", ""}
-	if err := run(t.Context(), args, &out, io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, run(t.Context(), args, &out, io.Discard))
 	if got := out.String(); !strings.HasPrefix(got, "node-1\nnode-2\nnode-3\n:4") {
 		t.Errorf("completed to %q", got)
 	}

@@ -5,9 +5,11 @@ import (
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/bench"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/check"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/node"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/policy"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/site"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/sysdump"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/volume"
@@ -39,8 +41,8 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 	group("both", "This node, or a cluster:", cluster.Status(), node.Peers(), node.MTU(),
 		node.Guard(), node.Drops(), node.Flows(), node.Service(), policy.Command())
 	group("node", "This node:", node.Leakcheck(), node.Host(), node.Cleanup())
-	group("cluster", "A cluster, by a kubeconfig:", cluster.Check(), cluster.Connectivity(),
-		audit.Command(), bench.Command(), sysdump.Command(), volume.Command())
+	group("cluster", "A cluster, by a kubeconfig:", check.Check(), cluster.Connectivity(),
+		site.Command(), audit.Command(), bench.Command(), sysdump.Command(), volume.Command())
 	root.AddCommand(cluster.Version())
 	return root
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -90,9 +91,7 @@ func TestCompletion(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
 			args := append([]string{"__complete"}, strings.Split(tt.args, " ")...)
-			if err := run(t.Context(), args, &out, io.Discard); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, run(t.Context(), args, &out, io.Discard))
 			if !strings.Contains(out.String(), tt.want) {
 				t.Errorf("completed to %q, want %q", &out, tt.want)
 			}
@@ -105,10 +104,12 @@ func TestWrongCommandLines(t *testing.T) {
 	for name, tt := range map[string]struct{ args, want string }{
 		"a mistyped verb":            {"stauts", "did you mean status?"},
 		"a mistyped verb of a thing": {"volume lits", "did you mean list?"},
-		"nothing like a verb":        {"nonsense", `unknown verb "nonsense"`},
-		"no verb of a thing":         {"volume", "One of list, show"},
-		"an unknown flag":            {"status --nonsense", "unknown flag: --nonsense"},
-		"one dash":                   {"status -kubeconfig /x", "-kubeconfig: write --kubeconfig"},
+		"nothing like a verb":        {"nonsense", `unknown verb "nonsense": see veilctl -h`},
+		"nothing like a verb of a thing": {"policy nonsense",
+			`unknown verb "nonsense": write one of list, show, `},
+		"no verb of a thing": {"volume", "One of list, show"},
+		"an unknown flag":    {"status --nonsense", "unknown flag: --nonsense: see veilctl status -h"},
+		"one dash":           {"status -kubeconfig /x", "-kubeconfig: write --kubeconfig"},
 		"one dash, help by a letter": {"volume recover -header=x pvc",
 			"-header=x: write --header=x"},
 		"one dash, -o by a letter": {"service trace -outside 192.0.2.1:80", "write --outside"},

@@ -82,9 +82,7 @@ func TestProvisionKeepsWhatIsThere(t *testing.T) {
 	if _, err := unix.Seek(int(f.Fd()), 0, unix.SEEK_DATA); !errors.Is(err, unix.ENXIO) {
 		t.Errorf("a new file has data: %v", err)
 	}
-	if _, err := f.WriteAt([]byte("data"), size-4); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(f.WriteAt([]byte("data"), size-4)))
 
 	errtest.Must(t, b.Provision(t.Context(), "v", 2*size))
 	got := make([]byte, 4)

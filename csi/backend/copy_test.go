@@ -30,9 +30,7 @@ func source(t *testing.T, sparse bool) (b *Files, content []byte) {
 	errtest.Must(t, err)
 	defer f.Close()
 	for _, at := range []int64{0, size - 1<<20} {
-		if _, err := f.WriteAt(content[at:at+4096], at); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errtest.Of(f.WriteAt(content[at:at+4096], at)))
 	}
 	return b, content
 }
@@ -178,9 +176,7 @@ func sharesBlocks(t *testing.T, b *Files) {
 	defer f.Close()
 
 	// The data is not flushed, but a copy must have it.
-	if _, err := f.Write(content); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(f.Write(content)))
 	before, err := b.Capacity(ctx)
 	errtest.Must(t, err)
 
@@ -209,9 +205,7 @@ func sharesBlocks(t *testing.T, b *Files) {
 		t.Errorf("a volume larger than the free space: %v", err)
 	}
 
-	if _, err := f.WriteAt([]byte("written later"), 0); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(f.WriteAt([]byte("written later"), 0)))
 	if got, err := os.ReadFile(b.path("a")); err != nil ||
 		!bytes.Equal(got, append(content, make([]byte, 4096)...)) {
 		t.Errorf("the copy has %d bytes, and they differ from the source, %v", len(got), err)

@@ -71,9 +71,7 @@ func TestDisks(t *testing.T) {
 	if err := d.Provision(ctx, "x", 2*size); !errors.Is(err, ErrFull) {
 		t.Errorf("a claimed disk was used: %v", err)
 	}
-	if err := errors.Join(d.Expand(ctx, "v", 2*size)); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, errors.Join(d.Expand(ctx, "v", 2*size)))
 
 	if err := d.Expand(ctx, "v", 2*size+1); !errors.Is(err, ErrFull) {
 		t.Errorf("expanded a disk: %v", err)
@@ -201,9 +199,7 @@ func TestDisksBesideADeadOne(t *testing.T) {
 		t.Errorf("capacity %d, %v", n, err)
 	}
 
-	if err := errors.Join(d.Expand(ctx, "v", 2*size), d.Provision(ctx, "w", size)); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, errors.Join(d.Expand(ctx, "v", 2*size), d.Provision(ctx, "w", size)))
 	if err := d.Provision(ctx, "x", size); !errors.Is(err, ErrFull) || !errors.Is(err, unix.EIO) {
 		t.Errorf("only the dead disk is left: %v", err)
 	}
@@ -267,9 +263,7 @@ func TestDisksBesideOneThatHangs(t *testing.T) {
 
 		close(goOn)
 		synctest.Wait()
-		if err := d.Provision(ctx, "x", size); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, d.Provision(ctx, "x", size))
 
 		d.Size, goOn = whole, make(chan struct{})
 		d.mute(goOn, &asked)
@@ -338,9 +332,7 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 			errors.Is(err, ErrMissing) {
 			t.Errorf("attaching the disk without an identity: %+v, %v", dev, err)
 		}
-		if err := d.Provision(ctx, "x", size); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, d.Provision(ctx, "x", size))
 		if n := asked.Load(); n != 1 {
 			t.Errorf("%d threads hang", n)
 		}
@@ -381,9 +373,7 @@ func TestDisksClaimedByOthersAreNotTaken(t *testing.T) {
 		}
 		unlock()
 		if path == "a" && take != "" {
-			if err := other.Provision(ctx, take, size); err != nil {
-				t.Error(err)
-			}
+			errtest.Check(t, other.Provision(ctx, take, size))
 		}
 		return whole(path)
 	}
@@ -459,7 +449,5 @@ func TestDisksThatSayTheyAreOne(t *testing.T) {
 		!errors.Is(err, blk.ErrNoID) {
 		t.Errorf("a disk without id: %v", err)
 	}
-	if err := d.Provision(ctx, "w", size); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, d.Provision(ctx, "w", size))
 }

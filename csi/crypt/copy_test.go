@@ -58,16 +58,12 @@ func TestFormatCopyCutShort(t *testing.T) {
 	for part := range 3 {
 		d := before.Clone()
 		b := make([]byte, MetadataSize)
-		if _, err := d.ReadAt(b, 0); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errtest.Of(d.ReadAt(b, 0)))
 		after := read(t, whole).bytes
 		for i := part; i*keyslotSector < MetadataSize; i += step {
 			copy(b[i*keyslotSector:][:keyslotSector], after[i*keyslotSector:])
 		}
-		if _, err := d.WriteAt(b, 0); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errtest.Of(d.WriteAt(b, 0)))
 		if err := FormatCopy(d, dataKey(t, 1), id, testPayload, from); err != nil {
 			t.Errorf("%d: %v", part, err)
 		}

@@ -24,9 +24,7 @@ var testID = Identity{keyring.Binding{Cluster: "c0ffee00-0000-4000-8000-00000000
 func dataKey(t testing.TB, c byte) *keyring.Secret {
 	t.Helper()
 	s, err := keyring.NewSecret(bytes.Repeat([]byte{c}, DataKeySize))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(s.Wipe)
 	return s
 }
@@ -34,9 +32,7 @@ func dataKey(t testing.TB, c byte) *keyring.Secret {
 func deriveKeys(t testing.TB, c byte, b keyring.Binding) *Keys {
 	t.Helper()
 	k, err := DeriveKeys(dataKey(t, c), b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(k.Wipe)
 	return k
 }
@@ -44,9 +40,7 @@ func deriveKeys(t testing.TB, c byte, b keyring.Binding) *Keys {
 func header(t testing.TB, c byte, id Identity) []byte {
 	t.Helper()
 	h, err := Header(dataKey(t, c), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return h
 }
 
@@ -99,9 +93,7 @@ func TestKeyslotOpensWithTheRecoveryKey(t *testing.T) {
 		json.Unmarshal(bytes.TrimRight(h[luksBinarySize:luksHeaderSize], "\x00"), &meta))
 
 	recovery, err := RecoveryKey(dataKey(t, 1), testID.Binding)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer recovery.Wipe()
 	if text := string(recovery.Bytes()); len(text) != 64 || strings.Count(text, "-") != 12 ||
 		strings.ToUpper(text) != text {
@@ -109,14 +101,10 @@ func TestKeyslotOpensWithTheRecoveryKey(t *testing.T) {
 			strings.Count(text, "-"))
 	}
 	slotKey, err := stretch(recovery, decode64(t, meta.Keyslots["0"].KDF.Salt), KeySize)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	c, err := xts.NewCipher(aes.NewCipher, slotKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	split := make([]byte, KeySize*stripes)
 	for i := 0; i < len(split); i += keyslotSector {
@@ -130,9 +118,7 @@ func TestKeyslotOpensWithTheRecoveryKey(t *testing.T) {
 	}
 
 	s, err := keyring.NewSecret(volume)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer s.Wipe()
 	d := meta.Digests["0"]
 	digest, err := stretch(s, decode64(t, d.Salt), sha256.Size)
@@ -160,9 +146,7 @@ func mergeKey(split []byte) []byte {
 func decode64(t *testing.T, s string) []byte {
 	t.Helper()
 	b, err := base64.StdEncoding.DecodeString(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return b
 }
 
@@ -181,9 +165,7 @@ func TestSizes(t *testing.T) {
 
 func TestUUID(t *testing.T) {
 	u, err := NewUUID()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if back, err := ParseUUID(u.String()); back != u || err != nil || len(u.String()) != 36 ||
 		u.String()[14] != '4' {
 		t.Errorf("%s: %s, %v", u, back, err)

@@ -40,9 +40,7 @@ func formatted(t testing.TB, c byte, id Identity) *blktest.Disk {
 func read(t testing.TB, d blk.Disk) *Metadata {
 	t.Helper()
 	m, err := Read(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return m
 }
 
@@ -50,9 +48,7 @@ func TestFormatThenOpenThenSeal(t *testing.T) {
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 	m := read(t, d)
 	r, err := m.Verify(keys, testID, testWant)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if r.Epoch != 1 || r.Payload != testPayload || r.Identity != testID {
 		t.Errorf("record %+v", r)
 	}
@@ -72,9 +68,7 @@ func TestFormatThenOpenThenSeal(t *testing.T) {
 func TestSealingKeysDecryptNothing(t *testing.T) {
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 	sealing, err := keys.Sealing()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	keys.Wipe()
 	if sealing.Volume.Len() != 0 {
@@ -83,9 +77,7 @@ func TestSealingKeysDecryptNothing(t *testing.T) {
 
 	m := read(t, d)
 	r, err := m.Verify(sealing, testID, testWant)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	errtest.Must(t, m.Seal(d, sealing, r.Next(2, testPayload)))
 	if err := open(d, deriveKeys(t, 1, testID.Binding),
 		Want{Epoch: 2, Payload: testPayload}); err != nil {
@@ -115,9 +107,7 @@ func TestChangedDisksAreRefusedForTheirReason(t *testing.T) {
 			d.Become(blktest.New(DeviceSize(testPayload)))
 			b := make([]byte, 4096)
 			copy(b[at%4096:], content)
-			if _, err := d.WriteAt(b, at&^4095); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(d.WriteAt(b, at&^4095)))
 		}
 	}
 
@@ -202,19 +192,13 @@ func replaceHeader(t *testing.T, d *blktest.Disk, change func([]byte) []byte) {
 func copyRecord(t *testing.T, d *blktest.Disk, from, to int64) {
 	t.Helper()
 	b := make([]byte, recordSize)
-	if _, err := d.ReadAt(b, from); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.WriteAt(b, to); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(d.ReadAt(b, from)))
+	errtest.Must(t, errtest.Of(d.WriteAt(b, to)))
 }
 
 func zero(t *testing.T, d *blktest.Disk, at int64) {
 	t.Helper()
-	if _, err := d.WriteAt(make([]byte, recordSize), at); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(d.WriteAt(make([]byte, recordSize), at)))
 }
 
 func TestOnlyEpochsOfTheStateAreAccepted(t *testing.T) {
@@ -224,18 +208,14 @@ func TestOnlyEpochsOfTheStateAreAccepted(t *testing.T) {
 	at := func(a, b uint64) *blktest.Disk {
 		d := formatted(t, 1, testID)
 		r, err := read(t, d).Verify(keys, testID, testWant)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for pos, epoch := range map[int64]uint64{recordA: a, recordB: b} {
 			r.Epoch, r.Sequence = epoch, epoch
 			raw := r.encode(keys, uint64(pos))
 			if epoch == 0 {
 				rand.NewChaCha8([32]byte{}).Read(raw[512:1024])
 			}
-			if _, err := d.WriteAt(raw, pos); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(d.WriteAt(raw, pos)))
 		}
 		return d
 	}
@@ -297,9 +277,7 @@ func TestChangedBetweenTwoReads(t *testing.T) {
 			d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 			m := read(t, d)
 			r, err := m.Verify(keys, testID, testWant)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			d.Tamper = func(_ int, off int64, p []byte) {
 				if i := at - off; i >= 0 && i < int64(len(p)) {
 					p[i] ^= 1
@@ -393,9 +371,7 @@ func TestInterruptedSealLeavesOldOrNewEpoch(t *testing.T) {
 			d := formatted(t, 1, testID)
 			m := read(t, d)
 			r, err := m.Verify(keys, testID, testWant)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			n := 0
 			d.Hook = func(string, int64, int) error {

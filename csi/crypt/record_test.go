@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -69,9 +70,7 @@ func TestRecordsOfAnotherFormat(t *testing.T) {
 			d := formatted(t, 1, testID)
 			m := read(t, d)
 			r, err := m.Verify(keys, testID, testWant)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			change(&r)
 			for _, at := range []int64{recordA, recordB} {
 				copy(m.bytes[at:], r.encode(keys, uint64(at)))

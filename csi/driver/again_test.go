@@ -41,9 +41,7 @@ func (m *machine) unresumable(times int) (held <-chan struct{}) {
 func (m *machine) suspended() bool {
 	m.t.Helper()
 	mapping, err := m.engine.Lookup(context.Background(), m.engine.Live()[0])
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	errtest.Must(m.t, err)
 	return mapping.Suspended
 }
 
@@ -217,9 +215,7 @@ func TestVolumeWithoutSpaceIsMadeOnceThereIsSome(t *testing.T) {
 	}
 
 	m.room = room
-	if err := errors.Join(create(), staged(m, d)); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, errors.Join(create(), staged(m, d)))
 }
 
 // A repeated request for a copy returns the existing copy even if its source has grown since. A
@@ -236,9 +232,7 @@ func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 		})
 		return r.GetVolume(), err
 	}
-	if _, err := clone(restored, 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(clone(restored, 0, 0)))
 
 	if _, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
 		VolumeId: pvc, VolumePath: m.path("target"),
@@ -281,9 +275,7 @@ func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
 	if err := snapshotted(m, d); err != nil {
 		t.Errorf("snapshot: %v", err)
 	}
-	if _, err := restore(m, d, size); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(restore(m, d, size)))
 
 	if _, err := d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: snap}); err !=
 		nil {

@@ -207,44 +207,51 @@ func (d *Driver) isHere(t *csi.Topology) bool { return t.GetSegments()[TopologyK
 // DeleteVolume implements csi.ControllerServer.
 func (d *Driver) DeleteVolume(ctx context.Context,
 	r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
-	if r.GetVolumeId() == "" {
-		return nil, invalid("no volume id")
+	if err := d.destroy(ctx, r.GetVolumeId(), "volume"); err != nil {
+		return nil, err
 	}
-	if backend.CheckName(r.GetVolumeId()) != nil {
-		return &csi.DeleteVolumeResponse{}, nil // A volume cannot have this name.
+	return &csi.DeleteVolumeResponse{}, nil
+}
+
+// destroy deletes the volume or snapshot id, if it exists; what is "volume" or "snapshot".
+func (d *Driver) destroy(ctx context.Context, id, what string) error {
+	if id == "" {
+		return invalid("no %s id", what)
+	}
+	if backend.CheckName(id) != nil {
+		return nil // No volume and no snapshot can have this name.
 	}
 
-	unlock, err := d.lock(r.GetVolumeId())
+	unlock, err := d.lock(id)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unlock()
 
-	st, set, err := d.own(ctx, r.GetVolumeId())
+	is := "volume"
+	st, set, err := d.own(ctx, id)
+	if st.Request.Snapshot {
+		is = "snapshot"
+	}
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
-		return &csi.DeleteVolumeResponse{}, nil
+		return nil
 	case err != nil:
-		return nil, err
-	case st.Request.Snapshot:
-		return nil, invalid("%s is a snapshot, not a volume", st.Volume)
+		return err
+	case is != what:
+		return invalid("%s is a %s, not a %s", id, is, what)
 	}
 
 	err = d.mayDelete(ctx, st)
-	if err == nil {
-		err = d.unstageForgotten(ctx, set, st.Volume)
-	}
-	if err == nil {
-		err = d.notInUse(ctx, set, st)
+	if err == nil && what == "volume" {
+		if err = d.unstageForgotten(ctx, set, id); err == nil {
+			err = d.notInUse(ctx, set, st)
+		}
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := d.remove(ctx, set, st.Volume); err != nil {
-		return nil, err
-	}
-
-	return &csi.DeleteVolumeResponse{}, nil
+	return d.remove(ctx, set, id)
 }
 
 // Destroy deletes a volume or snapshot as DeleteVolume or DeleteSnapshot does. The caller checks
@@ -258,11 +265,9 @@ func (d *Driver) Destroy(ctx context.Context, id string) error {
 		return err
 	}
 	if st.Request.Snapshot {
-		_, err = d.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: id})
-	} else {
-		_, err = d.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: id})
+		return d.destroy(ctx, id, "snapshot")
 	}
-	return err
+	return d.destroy(ctx, id, "volume")
 }
 
 // own returns the state and Set of a volume that was made on this node, or that this node took over

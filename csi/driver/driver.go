@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
@@ -67,11 +68,12 @@ type Driver struct {
 	ending  chan struct{}
 	endOnce sync.Once
 
+	// reads shares the disk queries that are under way, keyed by the question of read.
+	reads singleflight.Group
+
 	mu sync.Mutex
 	// busy holds the ids of volumes that a call has locked.
 	busy map[string]bool
-	// reads holds the disk queries that are under way, keyed by the question of read.
-	reads map[string]*reading
 	// records holds the names of mappings whose disk's records are being read.
 	records map[string]bool
 	// fenced and unsealed count the volumes that were fenced, and closed unsealed.
@@ -92,7 +94,7 @@ type Driver struct {
 func New(c Config) (*Driver, error) {
 	d := &Driver{
 		Config: c, fromSecrets: keyring.FromSecrets, ending: make(chan struct{}),
-		busy: map[string]bool{}, reads: map[string]*reading{}, records: map[string]bool{},
+		busy: map[string]bool{}, records: map[string]bool{},
 		holders: func(n uint64) []string { return blk.Holders(blk.Sys(), n) },
 		strays:  newStrays(), unused: newUnused(), refusals: map[string]crypt.Kind{},
 	}

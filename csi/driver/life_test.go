@@ -168,9 +168,7 @@ func TestLifeOfADevice(t *testing.T) {
 	if err := m.unstage(d); Code(err) != codes.FailedPrecondition {
 		t.Errorf("unstaged while it is published: %v", err)
 	}
-	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, errors.Join(m.unpublish(d, "target"), m.unstage(d)))
 	if m.mounts.Made() != 0 {
 		t.Error("a file system was made on a device")
 	}
@@ -229,9 +227,7 @@ func TestManyVolumesAreStagedAtOnce(t *testing.T) {
 			go func() { done <- do(id, dir) }()
 		}
 		for range many {
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			errtest.Check(t, <-done)
 		}
 	}
 

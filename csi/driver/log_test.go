@@ -12,6 +12,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestNoSecretIsLogged(t *testing.T) {
@@ -52,9 +53,7 @@ func TestNoSecretIsLogged(t *testing.T) {
 
 	for _, c := range []byte{7, 8} {
 		raw, err := base64.StdEncoding.DecodeString(secret(c)[keyring.SecretKey])
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, form := range []string{secret(c)[keyring.SecretKey][1:20],
 			hex.EncodeToString(raw)[:32], fmt.Sprint(raw), string(raw)} {
 			if strings.Contains(said, form) {

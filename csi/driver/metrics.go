@@ -87,14 +87,10 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 			return float64(len(names))
 		}),
 		gauge("kubeveil_csi_orphans", "Mappings in use whose VeilVolume was deleted.",
-			func() float64 {
-				return float64(d.Orphans())
-			}),
+			func() float64 { return float64(d.Orphans()) }),
 		gauge("kubeveil_csi_staged_unused", "Volumes that have been open on this node for ten "+
 			"minutes without a pod: the kubelet may have forgotten to unstage them.",
-			func() float64 {
-				return float64(d.StagedUnused())
-			}),
+			func() float64 { return float64(d.StagedUnused()) }),
 		gauge("kubeveil_csi_registered", "Whether the kubelet has registered the driver: 1 or 0.",
 			func() float64 {
 				if registered() {
@@ -128,49 +124,39 @@ func (m *Metrics) Notice(n Notice) {
 	}
 }
 
+// count counts an error of background work, and returns it.
+func (m *Metrics) count(work string, err error) error {
+	if err != nil {
+		m.failed.WithLabelValues(work).Inc()
+	}
+	return err
+}
+
 // Rewrap calls Driver.Rewrap, and counts rewrapped keys and an error.
 func (m *Metrics) Rewrap(ctx context.Context, d *Driver) error {
 	r, err := d.Rewrap(ctx)
 	m.rewrapped.Add(float64(r.Changed))
-	if err != nil {
-		m.failed.WithLabelValues(workRewrap).Inc()
-	}
-	return err
+	return m.count(workRewrap, err)
 }
 
 // Trim calls Driver.Trim, and counts trimmed bytes and an error.
 func (m *Metrics) Trim(ctx context.Context, d *Driver) error {
 	n, err := d.Trim(ctx)
 	m.trimmed.Add(float64(n))
-	if err != nil {
-		m.failed.WithLabelValues(workTrim).Inc()
-	}
-	return err
+	return m.count(workTrim, err)
 }
 
 // FenceLost calls Driver.FenceLost, and counts an error.
 func (m *Metrics) FenceLost(ctx context.Context, d *Driver) error {
-	err := d.FenceLost(ctx)
-	if err != nil {
-		m.failed.WithLabelValues(workYield).Inc()
-	}
-	return err
+	return m.count(workYield, d.FenceLost(ctx))
 }
 
 // CheckDisks calls Driver.CheckDisks, and counts an error.
 func (m *Metrics) CheckDisks(ctx context.Context, d *Driver) error {
-	err := d.CheckDisks(ctx)
-	if err != nil {
-		m.failed.WithLabelValues(workDisks).Inc()
-	}
-	return err
+	return m.count(workDisks, d.CheckDisks(ctx))
 }
 
 // CheckUnused calls Driver.CheckUnused, and counts an error.
 func (m *Metrics) CheckUnused(ctx context.Context, d *Driver) error {
-	err := d.CheckUnused(ctx)
-	if err != nil {
-		m.failed.WithLabelValues(workUnused).Inc()
-	}
-	return err
+	return m.count(workUnused, d.CheckUnused(ctx))
 }

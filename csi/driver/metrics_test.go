@@ -22,9 +22,7 @@ func TestMetrics(t *testing.T) {
 	older := fmt.Errorf("volume: %w", &crypt.RefusedError{Kind: crypt.OlderImage})
 	metrics.Observe(Call{Method: "NodeStageVolume", Err: older})
 	metrics.Observe(Call{Method: "NodeStageVolume", Err: keyring.ErrUnavailable})
-	if err := metrics.Trim(t.Context(), d); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, metrics.Trim(t.Context(), d))
 
 	m.keys[keyring.NameFile] = &switched{Provider: m.keys[keyring.NameFile], away: true}
 	if err := metrics.Rewrap(t.Context(), m.process(0)); err == nil {
@@ -36,9 +34,7 @@ func TestMetrics(t *testing.T) {
 		t.Error("no error although the states cannot be read")
 	}
 	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	got := map[string]float64{}
 	for _, f := range families {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -154,14 +155,7 @@ func otherUse(id string, all []mount.Mount, device uint64, c capability) error {
 func targets(all []mount.Mount, device uint64, except ...string) []string {
 	var at []string
 	for _, m := range all {
-		if m.Device != device {
-			continue
-		}
-		skip := false
-		for _, e := range except {
-			skip = skip || m.Target == e
-		}
-		if !skip {
+		if m.Device == device && !slices.Contains(except, m.Target) {
 			at = append(at, m.Target)
 		}
 	}

@@ -102,9 +102,7 @@ func secret(c byte) map[string]string {
 func provider(t testing.TB, c byte) keyring.Provider {
 	t.Helper()
 	p, err := keyring.FromSecrets(secret(c))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return p
 }
 
@@ -168,9 +166,7 @@ func (m *machine) process(kill int) *Driver {
 		m.config(&c)
 	}
 	d, err := New(c)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	errtest.Must(m.t, err)
 	errtest.Must(m.t, d.Recover(m.t.Context()))
 
 	requests, cancel := context.WithCancel(m.t.Context())
@@ -262,9 +258,7 @@ func (m *machine) folder(name string) string {
 func (m *machine) state(id string) volume.State {
 	m.t.Helper()
 	st, _, err := m.store.Get(m.t.Context(), id)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	errtest.Must(m.t, err)
 	return st
 }
 
@@ -273,9 +267,7 @@ func (m *machine) client(d *Driver) *grpc.ClientConn {
 	m.t.Helper()
 	path := filepath.Join(m.dir, "csi.sock")
 	l, err := Listen(path)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	errtest.Must(m.t, err)
 	s := NewServer(m.log, nil)
 	d.Register(s)
 	ctx, stop := context.WithCancel(context.Background())
@@ -283,15 +275,11 @@ func (m *machine) client(d *Driver) *grpc.ClientConn {
 	go func() { done <- Serve(ctx, s, l) }()
 	conn, err := grpc.NewClient("unix:"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	errtest.Must(m.t, err)
 	m.t.Cleanup(func() {
 		conn.Close()
 		stop()
-		if err := <-done; err != nil {
-			m.t.Error(err)
-		}
+		errtest.Check(m.t, <-done)
 	})
 	return conn
 }

@@ -59,9 +59,7 @@ func TestNoticeOfAVolumeThatWasFenced(t *testing.T) {
 			d.anySet.Store = &listed{Store: store, refused: volume.ErrUnavailable,
 				away: volume.ErrUnavailable}
 			for range 2 {
-				if err := d.CheckDisks(t.Context()); err != nil {
-					t.Error(err)
-				}
+				errtest.Check(t, d.CheckDisks(t.Context()))
 			}
 			h.wants(t, want+" "+reasonFenced)
 
@@ -106,9 +104,7 @@ func TestNoticeOfAVolumeWithoutState(t *testing.T) {
 		m.engine.Edit(m.live(pvc)[0], func(m *dmcrypt.Mapping) { m.Open = 1 })
 		m.lose()
 		for range 2 {
-			if err := d.FenceLost(t.Context()); err != nil {
-				t.Error(err)
-			}
+			errtest.Check(t, d.FenceLost(t.Context()))
 			<-time.After(strayConfirm)
 		}
 		h.wants(t, pvc+" "+reasonOrphan)
@@ -130,9 +126,7 @@ func TestNoticeOfARefusalThatUpkeepMeets(t *testing.T) {
 			}
 		}
 		m.edit(func(st *volume.State) { st.Writer, st.Epoch = d.Node, st.Epoch+1 })
-		if err := d.FenceLost(t.Context()); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, d.FenceLost(t.Context()))
 	}
 
 	want := pvc + " " + crypt.NewerThanState.Name()

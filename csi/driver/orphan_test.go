@@ -57,9 +57,7 @@ func TestMappingOfALostVolumeIsClosedWithoutACall(t *testing.T) {
 
 				<-time.After(strayConfirm)
 				for range 2 {
-					if err := d.FenceLost(t.Context()); err != nil {
-						t.Error(err)
-					}
+					errtest.Check(t, d.FenceLost(t.Context()))
 				}
 
 				if live := m.engine.Live(); len(live) != c.orphans || d.Orphans() != c.orphans {

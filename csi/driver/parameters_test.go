@@ -9,6 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestDefaults(t *testing.T) {
@@ -46,9 +47,7 @@ func TestKeysNoLongerConfigured(t *testing.T) {
 	m, _ := running(t, mounted(""), nil)
 	m.keys = map[string]keyring.Provider{}
 	d := m.process(0)
-	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, errors.Join(m.unpublish(d, "target"), m.unstage(d)))
 	if err := m.stage(d, mounted("")); Code(err) != codes.FailedPrecondition {
 		t.Errorf("staged without a provider: %v", err)
 	}
@@ -57,9 +56,7 @@ func TestKeysNoLongerConfigured(t *testing.T) {
 func FuzzKept(f *testing.F) {
 	d, err := New(Config{Node: "n", Mounts: newMachine(f).mounts,
 		Sets: map[string]*volume.Set{BackendFile: volume.NewSet(volume.Config{})}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	errtest.Must(f, err)
 	f.Add("backend=file,discard=never,fsck=preen,keys=kms,tuning=latency")
 	f.Add("")
 	f.Add("discard=online,discard=,=,")

@@ -524,9 +524,7 @@ func TestCallsWithoutTheRightSecretChangeNothing(t *testing.T) {
 		}},
 	} {
 		before, err := m.store.List(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 
 		for _, c := range []struct {
 			situation string

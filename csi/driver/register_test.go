@@ -53,9 +53,7 @@ func TestRegistration(t *testing.T) {
 
 	conn.Close()
 	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, <-done)
 }
 
 func TestListen(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
@@ -152,37 +151,9 @@ func snapshot(st volume.State) *csi.Snapshot {
 // DeleteSnapshot implements csi.ControllerServer.
 func (d *Driver) DeleteSnapshot(ctx context.Context,
 	r *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
-	id := r.GetSnapshotId()
-	if id == "" {
-		return nil, invalid("no snapshot id")
-	}
-	if backend.CheckName(id) != nil {
-		return &csi.DeleteSnapshotResponse{}, nil // A snapshot cannot have this name.
-	}
-
-	unlock, err := d.lock(id)
-	if err != nil {
+	if err := d.destroy(ctx, r.GetSnapshotId(), "snapshot"); err != nil {
 		return nil, err
 	}
-	defer unlock()
-
-	st, set, err := d.own(ctx, id)
-	switch {
-	case errors.Is(err, volume.ErrNotFound):
-		return &csi.DeleteSnapshotResponse{}, nil
-	case err != nil:
-		return nil, err
-	case !st.Request.Snapshot:
-		return nil, invalid("%s is a volume, not a snapshot", id)
-	}
-
-	if err := d.mayDelete(ctx, st); err != nil {
-		return nil, err
-	}
-	if err := d.remove(ctx, set, id); err != nil {
-		return nil, err
-	}
-
 	return &csi.DeleteSnapshotResponse{}, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -165,11 +166,7 @@ func (d *Driver) CheckUnused(ctx context.Context) error {
 	}
 
 	u.since = found
-	for name := range u.said {
-		if _, ok := found[name]; !ok {
-			delete(u.said, name)
-		}
-	}
+	maps.DeleteFunc(u.said, func(name string, _ bool) bool { return found[name].IsZero() })
 	return nil
 }
 

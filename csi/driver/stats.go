@@ -132,58 +132,36 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context,
 // errHangs is the error of a disk that did not answer within probePatience.
 var errHangs = fmt.Errorf("its disk does not answer: %w", context.DeadlineExceeded)
 
-// reading is a disk query that is under way. usage and err are valid once done is closed.
-type reading struct {
-	done  chan struct{}
-	usage mount.Usage
-	err   error
-}
-
 // probe reads from the mapping, and returns an error if its disk does not answer.
 func (d *Driver) probe(ctx context.Context, o volume.Opened) error {
 	name, lasting := o.Mapping.Name, context.WithoutCancel(ctx)
-	r, err := d.read(ctx, name, func(r *reading) { r.err = d.anySet.Engine.Probe(lasting, name) })
-	if err != nil {
-		return err
-	}
-	return r.err
+	_, err := d.read(ctx, name, func() (any, error) {
+		return nil, d.anySet.Engine.Probe(lasting, name)
+	})
+	return err
 }
 
 // usage returns the space that the volume mounted at path uses. The mapping's name identifies the
 // query, because it is never reused for another volume.
 func (d *Driver) usage(ctx context.Context, o volume.Opened, path string) (mount.Usage, error) {
-	r, err := d.read(ctx, o.Mapping.Name+" at "+path,
-		func(r *reading) { r.usage, r.err = d.Mounts.Usage(path) })
+	u, err := d.read(ctx, o.Mapping.Name+" at "+path,
+		func() (any, error) { return d.Mounts.Usage(path) })
 	if err != nil {
 		return mount.Usage{}, err
 	}
-	return r.usage, r.err
+	return u.(mount.Usage), nil
 }
 
 // read queries a disk with do, and returns the answer. Concurrent callers with the same question
 // share one query. If the disk hangs, read returns errHangs, and the query blocks one thread until
 // the disk answers.
-func (d *Driver) read(ctx context.Context, question string, do func(*reading)) (*reading, error) {
-	d.mu.Lock()
-	r := d.reads[question]
-	if r == nil {
-		r = &reading{done: make(chan struct{})}
-		d.reads[question] = r
-		go func() {
-			do(r)
-			d.mu.Lock()
-			delete(d.reads, question)
-			d.mu.Unlock()
-			close(r.done)
-		}()
-	}
-	d.mu.Unlock()
-
+func (d *Driver) read(ctx context.Context, question string, do func() (any, error)) (any, error) {
+	answer := d.reads.DoChan(question, do)
 	patience := time.NewTimer(probePatience)
 	defer patience.Stop()
 	select {
-	case <-r.done:
-		return r, nil
+	case a := <-answer:
+		return a.Val, a.Err
 	case <-patience.C:
 		return nil, errHangs
 	case <-ctx.Done():

@@ -316,9 +316,7 @@ func TestNodeDeclaredGoneOpensAndDeletesNothing(t *testing.T) {
 	m, d := closed(t)
 	errtest.Must(t, snapshotted(m, d))
 	before, err := m.store.List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	m.config = func(c *Config) {
 		c.TakeOver = func(_ context.Context, v string) (string, error) {

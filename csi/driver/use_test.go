@@ -50,9 +50,7 @@ func TestUnstageWhileBusy(t *testing.T) {
 	}
 
 	m.mounts.Hold(m.path(staging), false)
-	if err := m.unstage(d); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, m.unstage(d))
 }
 
 func TestPublishTwice(t *testing.T) {
@@ -198,9 +196,7 @@ func TestZombieMapping(t *testing.T) {
 	health := func(want ...string) {
 		t.Helper()
 		r, err := d.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: pvc})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		var got []string
 		for _, h := range r.VolumeHealth.HealthStatuses {
 			got = append(got, h.Reason)
@@ -253,9 +249,7 @@ func TestPolicies(t *testing.T) {
 				t.Errorf("mounted with %v, want %v", got, c.options)
 			}
 			mapping, err := m.engine.Lookup(t.Context(), m.engine.Live()[0])
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			st := m.state(pvc)
 			for _, discard := range []bool{true, false} {
@@ -277,9 +271,7 @@ func TestFsck(t *testing.T) {
 	for policy, want := range map[string]codes.Code{"preen": codes.DataLoss, "never": codes.OK} {
 		m, d := running(t, mounted(""), map[string]string{"fsck": policy})
 		o, err := d.anySet.Find(t.Context(), pvc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		errtest.Must(t, m.mounts.Damage(o.Mapping.Path), m.unpublish(d, "target"),
 			m.unstage(d))
 		if err := m.stage(d, mounted("")); Code(err) != want {
@@ -417,9 +409,7 @@ func TestOneCallAtATime(t *testing.T) {
 	}
 	m.mounts.Hook = hook
 	close(goOn)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, <-done)
 	if err := m.unpublish(d, "other"); err != nil {
 		t.Errorf("after the first: %v", err)
 	}

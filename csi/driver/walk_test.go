@@ -135,13 +135,9 @@ func TestKilledWhileStaging(t *testing.T) {
 		},
 		call: staged,
 		check: func(m *machine, d *Driver) {
-			if err := m.mounts.Write(m.path("target"), "greeting", "hello"); err != nil {
-				m.t.Error(err)
-			}
-			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d),
-				staged(m, d)); err != nil {
-				m.t.Error(err)
-			}
+			errtest.Check(m.t, m.mounts.Write(m.path("target"), "greeting", "hello"))
+			errtest.Check(m.t, errors.Join(m.unpublish(d, "target"), m.unstage(d),
+				staged(m, d)))
 			m.greets("target")
 		},
 	}.run(t)
@@ -165,10 +161,8 @@ func TestKilledWhileStagingADevice(t *testing.T) {
 				m.t.Errorf("content %s, mappings %v, %d file systems made", st.Content,
 					m.engine.Live(), m.mounts.Made())
 			}
-			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d),
-				device(m, d)); err != nil {
-				m.t.Error(err)
-			}
+			errtest.Check(m.t, errors.Join(m.unpublish(d, "target"), m.unstage(d),
+				device(m, d)))
 		},
 	}.run(t)
 }
@@ -196,9 +190,7 @@ func TestKilledWhileUnstaging(t *testing.T) {
 			if st := m.state(pvc); st.Writer != "" || len(m.engine.Live()) != 0 {
 				m.t.Errorf("writer %q, mappings %v", st.Writer, m.engine.Live())
 			}
-			if err := staged(m, d); err != nil {
-				m.t.Error(err)
-			}
+			errtest.Check(m.t, staged(m, d))
 			m.greets("target")
 		},
 	}.run(t)
@@ -279,9 +271,7 @@ func TestKilledWhileMakingASnapshot(t *testing.T) {
 					m.t.Errorf("%s is suspended: %v, %v", name, mapping.Suspended, err)
 				}
 			}
-			if _, err := restore(m, d, size); err != nil {
-				m.t.Fatal(err)
-			}
+			errtest.Must(m.t, errtest.Of(restore(m, d, size)))
 			shows(m, d)
 		},
 	}.run(t)

@@ -31,9 +31,7 @@ func (n *node) copy(dst, src string, opts volume.CopyOptions) volume.State {
 	n.t.Helper()
 	start := time.Now()
 	st, err := n.Copy(n.t.Context(), dst, src, opts)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	errtest.Must(n.t, err)
 	n.volumes = append(n.volumes, dst)
 	n.t.Logf("%s copied to %s in %v", src, dst, time.Since(start))
 	return st
@@ -219,16 +217,12 @@ func TestCopyOfSuspendedBlock(t *testing.T) {
 	w.stop()
 	c := n.open("copy", volume.OpenOptions{})
 	d, err := blk.Open(c.Mapping.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer d.Close()
 
 	var seen []int64
 	for slot := range int64(slots) {
-		if _, err := d.ReadAt(b, slot*(size/slots)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errtest.Of(d.ReadAt(b, slot*(size/slots))))
 		seen = append(seen, int64(binary.BigEndian.Uint64(b)))
 	}
 

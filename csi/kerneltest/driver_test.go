@@ -98,9 +98,7 @@ func (p *plugin) provision(id string, c *csi.VolumeCapability, bytes int64, from
 				Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: from}}}
 	}
 	p.targets[id] = nil
-	if _, err := p.CreateVolume(p.t.Context(), r); err != nil {
-		p.t.Fatal(err)
-	}
+	errtest.Must(p.t, errtest.Of(p.CreateVolume(p.t.Context(), r)))
 }
 
 func (p *plugin) staging(id string) string { return filepath.Join(p.dir, "staging-"+id) }

@@ -73,9 +73,7 @@ func newNodeIn(t *testing.T, dir string) *node {
 	kek := filepath.Join(dirs["states"], "kek")
 	errtest.Must(t, keyring.CreateFile(kek))
 	keys, err := keyring.File(kek)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	n := &node{t: t, files: &backend.Files{Dir: dirs["files"]}, keys: keys}
 	n.Set = volume.NewSet(volume.Config{
 		Cluster: cluster, Node: "node-1", Store: &filestore.Folder{Dir: dirs["states"]},
@@ -114,9 +112,7 @@ func (n *node) create(name string) {
 func (n *node) open(name string, opts volume.OpenOptions) volume.Opened {
 	n.t.Helper()
 	o, err := n.Open(n.t.Context(), name, opts)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	errtest.Must(n.t, err)
 	return o
 }
 
@@ -144,22 +140,16 @@ func marked(text string) []byte { return bytes.Repeat([]byte(text), 8192/len(tex
 func write(t *testing.T, path string, at int64, b []byte) {
 	t.Helper()
 	d, err := blk.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer d.Close()
-	if _, err := d.WriteAt(b, at); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(d.WriteAt(b, at)))
 	errtest.Must(t, d.Sync())
 }
 
 func wantAt(t *testing.T, path string, at int64, want []byte) {
 	t.Helper()
 	d, err := blk.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer d.Close()
 	got := blk.Buffer(len(want))
 	if _, err := d.ReadAt(got, at); err != nil || !bytes.Equal(got, want) {
@@ -172,22 +162,16 @@ func wantAt(t *testing.T, path string, at int64, want []byte) {
 func count(t *testing.T, path, text string) int {
 	t.Helper()
 	d, err := blk.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer d.Close()
 	n, err := d.Size()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	// The file is read in parts, because TestManyVolumesInLittleMemory measures the memory of this
 	// process.
 	b, found := blk.Buffer(1<<20), 0
 	for at := int64(0); at < n; at += int64(len(b)) {
 		piece := b[:min(int64(len(b)), n-at)]
-		if _, err := d.ReadAt(piece, at); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errtest.Of(d.ReadAt(piece, at)))
 		found += bytes.Count(piece, []byte(text))
 	}
 	return found
@@ -199,23 +183,15 @@ func (n *node) image(name string) string { return filepath.Join(n.files.Dir, nam
 func (n *node) recovery(name string) (passphrase, volumeKey string) {
 	n.t.Helper()
 	st, _, err := n.Store.Get(n.t.Context(), name)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	errtest.Must(n.t, err)
 	data, err := n.keys.Unwrap(n.t.Context(), st.Binding(), st.Key)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	errtest.Must(n.t, err)
 	defer data.Wipe()
 	text, err := crypt.RecoveryKey(data, st.Binding())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	errtest.Must(n.t, err)
 	defer text.Wipe()
 	keys, err := crypt.DeriveKeys(data, st.Binding())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	errtest.Must(n.t, err)
 	defer keys.Wipe()
 	return string(text.Bytes()), hex.EncodeToString(keys.Volume.Bytes())
 }

@@ -32,9 +32,7 @@ func inUse(t *testing.T) (n *node, o volume.Opened, held *os.File) {
 func hold(t *testing.T, path string) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -144,19 +142,13 @@ func TestFenceFailsWhatWaits(t *testing.T) {
 func TestResizeThatIsRefused(t *testing.T) {
 	n, o, held := inUse(t)
 	dev, err := n.Backend.Attach(t.Context(), "v")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	data, err := n.keys.Unwrap(t.Context(), o.State.Binding(), o.State.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer data.Wipe()
 	keys, err := crypt.DeriveKeys(data, o.State.Binding())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer keys.Wipe()
 
 	larger := dmcrypt.Expected(o.State.UUID, o.State.Epoch, 2*size, dev.Number, "", false)

@@ -61,12 +61,8 @@ func TestDeriveLeavesNoKeyBehind(t *testing.T) {
 	errtest.Must(t, err)
 	first, err := s.Derive("", 2*sha512.Size)
 	errtest.Must(t, err)
-	wanted := bytes.Clone(s.Bytes())
-	memtest.Cover(wanted)
-	derived := bytes.Clone(first.Bytes())
-	memtest.Cover(derived)
+	wanted := append(memtest.Covered(s.Bytes()), memtest.Covered(first.Bytes())...)
 	first.Wipe()
-	wanted = append(wanted, derived...)
 
 	end := time.Now().Add(3 * time.Second)
 	var deriving sync.WaitGroup
@@ -87,18 +83,13 @@ func TestDeriveLeavesNoKeyBehind(t *testing.T) {
 	}
 	deriving.Wait()
 
-	count := func(part []byte) int {
-		memtest.Cover(part)
-		defer memtest.Cover(part)
-		return memtest.Count(t, part, memtest.Everywhere) - 1 // part itself
-	}
 	const most = 32 // the length of the pieces that Count searches for
-	if count(wanted[:most]) != 1 {
+	if memtest.Count(t, wanted[:most], memtest.Everywhere) != 1 {
 		t.Error("the data key is not found in memory while it is in use")
 	}
 	s.Wipe()
 	for at := 0; at < len(wanted); at += most {
-		if n := count(wanted[at : at+most]); n > 0 {
+		if n := memtest.Count(t, wanted[at:at+most], memtest.Everywhere); n > 0 {
 			t.Errorf("bytes %d to %d of the keys are found %d times in memory", at, at+most, n)
 		}
 	}

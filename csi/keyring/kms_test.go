@@ -66,9 +66,7 @@ func (p *plugin) Decrypt(_ context.Context, r *kms.DecryptRequest) (*kms.Decrypt
 func newPlugin(t *testing.T) (*KMS, *plugin) {
 	t.Helper()
 	key := make([]byte, 32)
-	if _, err := rand.Read(key); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(rand.Read(key)))
 	block, err := aes.NewCipher(key)
 	errtest.Must(t, err)
 	p := &plugin{status: &kms.StatusResponse{Version: "v2", Healthz: "ok", KeyId: rand.Text()},

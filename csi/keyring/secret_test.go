@@ -127,9 +127,7 @@ func TestDeriveIsAFunctionOfKeyAndInfo(t *testing.T) {
 
 func TestForgottenSecretIsCollected(t *testing.T) {
 	func() {
-		if _, err := Generate(64); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errtest.Of(Generate(64)))
 	}()
 	vault.mu.Lock()
 	before := len(vault.free)

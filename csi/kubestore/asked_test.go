@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/dynamic/fake"
 
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // A request is for the node that has the volume now, not for the node for which it was made.
@@ -37,9 +38,7 @@ func TestRewrapsAreOfTheNodeThatHasTheVolume(t *testing.T) {
 		spec := specOf(st)
 		spec.Asked = Asked{Rewrap: "now", TakeOver: c.takeOver}
 		o, err := encode(name, "1", spec, must(statusOf(st)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		objects = append(objects, o)
 		if c.node == c.want {
 			want[c.want][name] = "now" // Another node does it once the volume names that node.

@@ -218,9 +218,7 @@ func TestChecksAreBoundedByMemory(t *testing.T) {
 			var checks sync.WaitGroup
 			for range c.want {
 				checks.Go(func() {
-					if err := h.Check(t.Context(), device, Ext4); err != nil {
-						t.Error(err)
-					}
+					errtest.Check(t, h.Check(t.Context(), device, Ext4))
 				})
 			}
 

@@ -85,9 +85,7 @@ func TestCopiesOfCopies(t *testing.T) {
 	n.disks[id].Flip(markAt, 0x77)
 	closeVolume(t, n)
 	s = n.process(0)
-	if _, err := s.Delete(ctx, id); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(s.Delete(ctx, id)))
 	restored := copyVolume(t, s, "pvc-2", copyID, CopyOptions{Size: 2*size - 1})
 	if restored.Payload != 2*size || restored.Content != Made {
 		t.Errorf("restored: %+v", restored)

@@ -42,9 +42,7 @@ func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 				copyVolume(t, n.process(0), "pvc-2", id, CopyOptions{})
 			} else {
 				second(t, n)
-				if _, err := n.process(0).Close(t.Context(), "pvc-2", nil); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, errtest.Of(n.process(0).Close(t.Context(), "pvc-2", nil)))
 			}
 
 			n.disks[id], n.disks["pvc-2"] = n.disks["pvc-2"], n.disks[id]
@@ -214,8 +212,6 @@ func TestDeleteACopyThatWasNotBegun(t *testing.T) {
 	if _, err := s.Delete(t.Context(), copyID); err != nil || n.stateOf(copyID).Phase != Deleted {
 		t.Errorf("%v, %+v", err, n.stateOf(copyID))
 	}
-	if err := openAgain(t.Context(), s); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, openAgain(t.Context(), s))
 	n.intact()
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestCloseWhileBusy(t *testing.T) {
@@ -93,9 +94,7 @@ func TestLocksExcludeProcesses(t *testing.T) {
 	a, b := n.process(0), n.process(0)
 	a.Locks, b.Locks = locks, locks
 	unlock, err := a.lock(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if _, err := b.Open(t.Context(), id, OpenOptions{}); !errors.Is(err, ErrInProgress) {
 		t.Errorf("another process: %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // heir returns another node with the same states and disks.
@@ -115,9 +116,7 @@ func TestYieldOfFormerEpochs(t *testing.T) {
 	if _, err := other.Open(t.Context(), id, OpenOptions{TakeOver: "node-1"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Close(t.Context(), id, nil); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(other.Close(t.Context(), id, nil)))
 	before, writes := n.state(), n.disks[id].Writes()
 	s := n.process(0)
 	for range 2 {

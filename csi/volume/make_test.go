@@ -10,6 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // created returns a node with a volume that was never opened.
@@ -59,9 +60,7 @@ func TestBlankCheckOutlastsItsRequest(t *testing.T) {
 	if before.Phase != Formatting {
 		t.Errorf("it left %+v", before)
 	}
-	if err := openAgain(t.Context(), s); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, openAgain(t.Context(), s))
 	if st := n.state(); st.Phase != Ready || st.UUID != before.UUID {
 		t.Errorf("%+v after %+v", st, before)
 	}

@@ -139,9 +139,7 @@ func together(t *testing.T, do func(ctx context.Context, v string) error) {
 	var all sync.WaitGroup
 	for i := range many {
 		all.Go(func() {
-			if err := do(t.Context(), fmt.Sprintf("v%d", i)); err != nil {
-				t.Error(err)
-			}
+			errtest.Check(t, do(t.Context(), fmt.Sprintf("v%d", i)))
 		})
 	}
 	all.Wait()

@@ -67,9 +67,7 @@ func newProvider(t testing.TB, c byte) keyring.Provider {
 	kek[0] = c
 	p, err := keyring.FromSecrets(map[string]string{
 		keyring.SecretKey: base64.StdEncoding.EncodeToString(kek)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return p
 }
 
@@ -114,9 +112,7 @@ func (n *node) reboot() {
 func (n *node) state() State {
 	n.t.Helper()
 	s, _, err := n.store.Get(n.t.Context(), id)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	errtest.Must(n.t, err)
 	return s
 }
 

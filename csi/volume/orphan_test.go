@@ -5,15 +5,14 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestOrphanIsClosedOnlyWithoutState(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
 	o, err := s.Open(t.Context(), id, OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if closed, err := s.CloseOrphan(t.Context(), id, o.Mapping.Name); closed ||
 		!errors.Is(err, ErrExists) {
 		t.Errorf("with a state: %v, %v", closed, err)
@@ -23,9 +22,7 @@ func TestOrphanIsClosedOnlyWithoutState(t *testing.T) {
 		err = s.Store.Remove(t.Context(), st.Volume, r)
 	}
 
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	ours := o.Mapping.UUID
 	n.engine.Edit(o.Mapping.Name, func(m *dmcrypt.Mapping) { m.UUID = "LVM-1" })

@@ -68,16 +68,12 @@ func TestTamperedDisksAreRefusedForTheirReason(t *testing.T) {
 		}, crypt.Foreign},
 		"of another cluster": {func(t *testing.T, _ *node, d *blktest.Disk) {
 			data, err := crypt.NewDataKey()
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			other := blktest.New(crypt.DeviceSize(size))
 			err = crypt.Format(other, data,
 				crypt.Identity{Binding: keyring.Binding{Cluster: "another", Volume: id},
 					UUID: crypt.UUID{1}}, size)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			d.Become(other)
 		}, crypt.OtherCluster},
 	} {

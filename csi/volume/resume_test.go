@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt/dmcrypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // Mappings that a dead copy left suspended are resumed when the driver starts, and when their
@@ -23,9 +24,7 @@ func TestResumeResumesWhatADeadCopySuspended(t *testing.T) {
 	stop()
 	s := n.process(0)
 	unlock, err := s.lock(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	// The copying process may still die, so the caller must call Resume again.
 	if err := s.Resume(t.Context()); !errors.Is(err, ErrInProgress) || len(n.suspended()) != 1 {
 		t.Errorf("while it is copied: %v, suspended %v", err, n.suspended())
@@ -117,9 +116,7 @@ func killedInACopy(t *testing.T) (*node, *Set) {
 	n, locks, left := opened(t), t.TempDir(), t.TempDir()
 	s := n.process(0)
 	s.Locks, s.Backend = locks, watched{stepBackend{n}, func() {
-		if err := os.CopyFS(left, os.DirFS(locks)); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, os.CopyFS(left, os.DirFS(locks)))
 	}}
 	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, errDead) {
 		t.Fatal(err)

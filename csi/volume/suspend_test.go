@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // failing makes an operation of the engine fail the given number of times, as it would for lack of
@@ -236,9 +237,7 @@ func TestDisksThatHangAreOvertaken(t *testing.T) {
 		var hung []func()
 		for range readers {
 			done, err := (&op{Set: s}).takeReadSlot(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			hung = append(hung, done)
 		}
 

@@ -36,17 +36,13 @@ func TestTodaysHeadWithYesterdaysTailIsAccepted(t *testing.T) {
 	closeVolume(t, n)
 
 	head := blk.Buffer(crypt.MetadataSize)
-	if _, err := d.ReadAt(head, 0); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(d.ReadAt(head, 0)))
 	whole := old.Clone()
 	d.Become(whole)
 	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err == nil {
 		t.Fatal("all of yesterday's disk was accepted: the control does not show that it is older")
 	}
-	if _, err := d.WriteAt(head, 0); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(d.WriteAt(head, 0)))
 	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
 		t.Errorf("today's first part with yesterday's rest: %v", err)
 	}

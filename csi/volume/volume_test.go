@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 const (
@@ -102,9 +103,7 @@ func (op operation) node(t *testing.T) *node {
 func operations(t *testing.T) []operation {
 	t.Helper()
 	anew, err := newProvider(t, 2).KeyID(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	return []operation{
 		{"first open", func(t *testing.T, n *node) {
@@ -230,9 +229,7 @@ func TestExpansionThatWasCutShortKeepsTheMapping(t *testing.T) {
 		}
 
 		if !killed {
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			return
 		}
 	}

@@ -48,9 +48,7 @@ func TestGatesOfAReport(t *testing.T) {
 			errtest.Must(t, err)
 
 			r.Result(result)
-			if err := result.Validate(); err != nil {
-				t.Error(err)
-			}
+			errtest.Check(t, result.Validate())
 
 			var missed []string
 			for _, g := range result.Missed() {
@@ -92,9 +90,7 @@ func TestGateOfTheWire(t *testing.T) {
 			if missed := r.Result(result).Missed(); (len(missed) == 0) != tt.ok {
 				t.Errorf("missed %+v", missed)
 			}
-			if err := result.Validate(); err != nil {
-				t.Error(err)
-			}
+			errtest.Check(t, result.Validate())
 
 			// `make gates` reads the same gates.
 			gates, err := bench.Judge(result, "conformance")

@@ -27,9 +27,7 @@ func allSpecs(t *testing.T) []string {
 var labFacts = Facts{Nodes: 2, Others: 1, DNS: true, Emulated: true}
 
 func TestEveryReasonMatchesASpec(t *testing.T) {
-	if err := Network().Unmatched(allSpecs(t)); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, Network().Unmatched(allSpecs(t)))
 	for _, r := range reasons {
 		if r.why == "" {
 			t.Errorf("%q has no reason", r.pattern)
@@ -50,9 +48,7 @@ func volumeSpecs(t *testing.T) []string {
 
 func TestVolumes(t *testing.T) {
 	suite := Volumes("/definition")
-	if err := suite.Unmatched(volumeSpecs(t)); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, suite.Unmatched(volumeSpecs(t)))
 	r := newReport(suite, volumeSpecs(t), labFacts)
 	// A reduction of the number of specs must be deliberate.
 	if len(r.todo) < 129 {
@@ -301,9 +297,7 @@ func TestReport(t *testing.T) {
 		t.Error(diff)
 	}
 
-	if err := result.Validate(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, result.Validate())
 	if missed := result.Missed(); len(missed) != 1 || missed[0].Got != "2 specs" {
 		t.Errorf("gates missed: %+v", missed)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
@@ -277,7 +277,7 @@ func (d *demo) notes() []string {
 
 // noteTunnel adds to the report which WireGuard was measured, and sets userspace.
 func (d *demo) noteTunnel(ctx context.Context) error {
-	s, err := telemetry.Fetch(ctx, d.ours.lab.Nodes()[0].Path(abi.AdminSocket))
+	s, err := admin.Fetch(ctx, d.ours.lab.Nodes()[0].Path(abi.AdminSocket))
 	if err != nil {
 		return err
 	}

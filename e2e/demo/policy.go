@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // namespace is the Kubernetes namespace of the pods if there is an API server.
@@ -91,7 +91,7 @@ func (d *demo) isolate(ctx context.Context) (pods isolated, err error) {
 // policyInForce waits until a node's veild enforces the policy for every pod of the node.
 func policyInForce(ctx context.Context, node *lab.Node) error {
 	err := lab.Until(ctx, 20*time.Second, func() error {
-		s, err := telemetry.Fetch(ctx, node.Path(abi.AdminSocket))
+		s, err := admin.Fetch(ctx, node.Path(abi.AdminSocket))
 		if err != nil {
 			return err
 		}

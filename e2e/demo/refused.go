@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -76,7 +76,7 @@ func (d *demo) refused(ctx context.Context) error {
 // It records whether the first node refuses each of them and still reaches the second node.
 func (d *demo) forged(ctx context.Context, node *lab.Node) error {
 	victim := d.ours.lab.Nodes()[1]
-	s, err := telemetry.Fetch(ctx, victim.Path(abi.AdminSocket))
+	s, err := admin.Fetch(ctx, victim.Path(abi.AdminSocket))
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (d *demo) forged(ctx context.Context, node *lab.Node) error {
 // messages. It returns the result for the report, and whether both succeeded.
 func (d *demo) outcome(ctx context.Context, node *lab.Node, claimant string) (got string, ok bool) {
 	err := lab.Until(ctx, 10*time.Second, func() error {
-		s, err := telemetry.Fetch(ctx, node.Path(abi.AdminSocket))
+		s, err := admin.Fetch(ctx, node.Path(abi.AdminSocket))
 		if err != nil {
 			return err
 		}
@@ -207,7 +207,7 @@ func (d *demo) counted(ctx context.Context, n *lab.Node, r report.Refusal, reaso
 
 // drops returns the guard's drop counter named reason on a node.
 func drops(ctx context.Context, n *lab.Node, reason string) (uint64, error) {
-	s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
+	s, err := admin.Fetch(ctx, n.Path(abi.AdminSocket))
 	if err != nil {
 		return 0, err
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -41,16 +42,12 @@ func TestCountFindsWhatLiesAcrossPieces(t *testing.T) {
 func TestDisk(t *testing.T) {
 	d := Disk{Serial: "s", Path: filepath.Join(t.TempDir(), "disk"), Size: 64 << 20, Parts: 3,
 		IOPS: 500}
-	if err := d.Make(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Make())
 	if err := d.Make(); err == nil {
 		t.Error("made twice")
 	}
 	table, err := d.ReadAt(0, sectorSize)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	end := int64(partStart)
 	for i := range d.Parts {
@@ -64,9 +61,7 @@ func TestDisk(t *testing.T) {
 	if end > d.Size || end < d.Size-int64(d.Parts)<<20 {
 		t.Errorf("partitions end at %d of %d", end, d.Size)
 	}
-	if err := d.WriteAt(1<<20, []byte("text")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.WriteAt(1<<20, []byte("text")))
 	if n, searched, err := d.Count("text"); n != 1 || searched != d.Size || err != nil {
 		t.Errorf("%d in %d bytes, %v", n, searched, err)
 	}

@@ -22,9 +22,9 @@ import (
 const runEnv = "KUBEVEIL_KERNEL_RUN"
 
 // packages lists the packages whose tests load programs into the kernel, write its tables or use
-// its WireGuard. Only test binaries are on the machine, not the files of the tree. only names the
-// only test of a package that can run without files; empty means all tests. not is a pattern of the
-// tests that need a file.
+// its WireGuard. Only test binaries are on the machine, not the files of the tree. only is a
+// pattern of the only tests of a package that run; empty means all tests. not is a pattern of the
+// tests that need a file. lab reports whether the tests need the programs of out/bin.
 //
 // Tests of policies run with -short: a fifth of the random plans, and 20 pods instead of 200
 // (TestFirstPackets). Without -short they would take a quarter of an hour on an emulated machine.
@@ -32,7 +32,7 @@ const runEnv = "KUBEVEIL_KERNEL_RUN"
 // 100,000 rules. The benchmark's other tests measure, which is not possible on an emulated machine.
 var packages = []struct {
 	path, only, not string
-	short           bool
+	short, lab      bool
 }{
 	{path: "bpf", only: "TestProgramsKeepTheirBudgets"},
 	{path: "pkg/service/bpfmaps",
@@ -43,7 +43,13 @@ var packages = []struct {
 	{path: "pkg/policy/keeper", short: true},
 	{path: "e2e/bench/policy", only: "TestLargestClusterIsInOneNamespace"},
 	{path: "pkg/engine"},
+	{path: "e2e/node/network", lab: true,
+		only: "TestDroppedPacketsAreNamed|TestClassOfEachFlowIsTheClassOfItsFrames"},
 }
+
+// programs are the programs that nodes of a lab run.
+var programs = []string{"veild", "veil-wg", "veilctl", "veil-tools", "veil", "host-local",
+	"loopback", "portmap", "bandwidth"}
 
 // TestKernel runs the tests of packages on a machine without Kubernetes. A test may skip only if
 // the machine's kernel lacks what it needs. The output lists which tests of encapsulation ran.
@@ -63,23 +69,42 @@ func TestKernel(t *testing.T) {
 			} else if !asked {
 				continue
 			}
-			run = "^" + pkg.only + "$"
+			run = "^(" + pkg.only + ")$"
 		}
 
 		t.Run(strings.ReplaceAll(pkg.path, "/", "-"), func(t *testing.T) {
 			binary := vmtest.Build(ctx, t, "../../"+pkg.path)
 			errtest.Must(t, m.PutFile(ctx, "/root/tests", binary))
+			parallel, logs := "", ""
+			if pkg.lab {
+				putPrograms(ctx, t, m)
+				// An emulated machine is too slow for two labs at once.
+				parallel = "-test.parallel 1"
+				logs = "[ $s = 0 ] || tail -n 20 out/lab/*/*/log/* | cut -c -300"
+			}
 			// The sysctls of conntrack exist only after its module is loaded.
 			out, err := m.Exec(ctx, "cd /root && chmod +x tests && modprobe nf_conntrack && "+
-				"uname -r && "+environment+" ./tests -test.v -test.timeout 20m -test.run '"+run+
-				"' -test.skip '"+pkg.not+"' -test.short="+strconv.FormatBool(pkg.short)+
-				" 2>&1; echo status $?; dmesg | tail -5")
+				"uname -r && KUBEVEIL_LAB_NO_BUILD=1 "+environment+
+				" ./tests -test.v -test.timeout 20m -test.run '"+run+"' -test.skip '"+pkg.not+
+				"' -test.short="+strconv.FormatBool(pkg.short)+" "+parallel+
+				" 2>&1; s=$?; echo status $s; dmesg | tail -5; "+logs)
 			t.Logf("%s", out)
 			if err != nil || !strings.Contains(string(out), "\nPASS\nstatus 0\n") {
 				t.Errorf("tests on the machine: %v", err)
 			}
 			noteEncapsulations(t, pkg.path, string(out))
 		})
+	}
+}
+
+// putPrograms makes /root look like the tree to a lab: it has programs in out/bin.
+func putPrograms(ctx context.Context, t *testing.T, m *vm.Machine) {
+	t.Helper()
+	if out, err := m.Exec(ctx, "mkdir -p /root/out/bin && touch /root/go.mod"); err != nil {
+		t.Fatalf("%s: %v", out, err)
+	}
+	for _, name := range programs {
+		errtest.Must(t, m.PutFile(ctx, path.Join("/root/out/bin", name), "../../out/bin/"+name))
 	}
 }
 
@@ -127,9 +152,7 @@ func keepsForeignRoutes(ctx context.Context, t *testing.T, m *vm.Machine) {
 		}
 	}
 	restart("rules 0 unreachable 0 by link 1\n")
-	if _, err := m.Exec(ctx, "mkdir -p "+path.Dir(dropIn)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(m.Exec(ctx, "mkdir -p "+path.Dir(dropIn))))
 	errtest.Must(t, m.PutFile(ctx, dropIn, "../../manifests/systemd/networkd-kubeveil.conf"))
 	restart("rules 1 unreachable 1 by link 1\n")
 	if out, err := m.Exec(ctx, "rm "+dropIn+

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/source"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // snapshotFile is the file from which veild reads the nodes in a lab without an API server. It is
@@ -20,7 +20,9 @@ import (
 const snapshotFile = "/run/lab/snapshot.json"
 
 // introduces reports whether the lab itself announces its nodes to each other, by snapshot files.
-func (o Options) introduces() bool { return o.Network == Veil && o.NoAPIServer && o.Nodes > 0 }
+func (o Options) introduces() bool {
+	return o.Network == Veil && (o.NoAPIServer || o.Sites) && o.Nodes > 0
+}
 
 // Introduce announces the nodes of a lab without an API server to each other. It writes a snapshot
 // of all nodes, waits until each veild shows the key that it made, and writes the snapshot again
@@ -46,7 +48,7 @@ func (l *Lab) Introduce(ctx context.Context) error {
 	l.mu.Lock()
 	rows = append(rows, l.announced...)
 	l.mu.Unlock()
-	return l.writeSnapshots(rows)
+	return errors.Join(l.writeSnapshots(rows), l.writeSiteNodes(ctx, rows))
 }
 
 // row returns the node's row in a snapshot, without a claim.
@@ -64,7 +66,7 @@ func (n *Node) claim(ctx context.Context) (*cluster.Claim, error) {
 		if p := n.Program("veild"); p != nil && !p.Running() {
 			return Stop(fmt.Errorf("veild has ended: %w: %s", p.Ended(), p.Tail()))
 		}
-		s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
+		s, err := admin.Fetch(ctx, n.Path(abi.AdminSocket))
 		if err != nil {
 			return err
 		}

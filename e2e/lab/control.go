@@ -21,11 +21,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/etcd"
 )
 
-// Ports of the API servers and of their service.
-const (
-	apiPort        = 6443
-	apiServicePort = 443
-)
+// APIPort is the port of the API servers.
+const APIPort = 6443
 
 // Control is a control plane: etcd and kube-apiserver in a separate host.
 type Control struct {
@@ -45,8 +42,6 @@ type Control struct {
 	certs *authority.Authority
 	// given is the state of the control plane before the lab's first node.
 	given given
-	// account is the service account of veild in the manifests.
-	account struct{ namespace, name string }
 }
 
 // newControl takes a control plane from the pool, or else starts one, and waits until the API
@@ -126,12 +121,12 @@ func (c *Control) serviceAddrs() (out []netip.Addr) {
 // ServerAddr returns the address of API server i in the endpoints of the service kubernetes. The
 // first server is 0.
 func (c *Control) ServerAddr(i int) netip.AddrPort {
-	return netip.AddrPortFrom(c.serverAddrs(i)[0], apiPort)
+	return netip.AddrPortFrom(c.serverAddrs(i)[0], APIPort)
 }
 
 // URL returns the URL by which nodes reach the first API server.
 func (c *Control) URL() string {
-	return "https://" + netip.AddrPortFrom(c.Addrs()[0], apiPort).String()
+	return "https://" + netip.AddrPortFrom(c.Addrs()[0], APIPort).String()
 }
 
 // Host returns the host of the control plane. After this call, no other lab uses the control plane,
@@ -188,7 +183,7 @@ func (c *Control) runAPIServer(ctx context.Context, h *Host, i int,
 	// Starting API servers takes a third of the CPU time of tests on labs. GOGC=400, below, saves
 	// 8 % of the CPU time of all tests, and a lab's heap is small.
 	own := []string{"--etcd-servers=" + store,
-		"--bind-address=" + bind, fmt.Sprintf("--secure-port=%d", apiPort),
+		"--bind-address=" + bind, fmt.Sprintf("--secure-port=%d", APIPort),
 		"--advertise-address=" + c.serverAddrs(i)[0].String(),
 		"--service-cluster-ip-range=" + addressplan.Joined(c.lab.opts.Family.ServiceRanges()),
 		"--tls-cert-file=" + c.pki("apiserver.crt"),
@@ -208,7 +203,7 @@ func (c *Control) runAPIServer(ctx context.Context, h *Host, i int,
 // connect sets Config, Client and Dynamic.
 func (c *Control) connect() error {
 	c.Config = &rest.Config{
-		Host: "https://" + netip.AddrPortFrom(c.loopback(), apiPort).String(),
+		Host: "https://" + netip.AddrPortFrom(c.loopback(), APIPort).String(),
 		TLSClientConfig: rest.TLSClientConfig{CAFile: c.pki("ca.crt"), CertFile: c.pki("admin.crt"),
 			KeyFile: c.pki("admin.key")},
 		Dial: c.dial,

@@ -5,7 +5,11 @@ import (
 	"path/filepath"
 
 	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
+	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 )
+
+// Until calls a function until it returns nil or an error of Stop: see package labhost.
+var Until, Stop = labhost.Until, labhost.Stop
 
 // AddHost adds a host without a role in the cluster, at the underlay addresses with the last byte
 // last. Before this call, its traffic must be added to the rules of the Oracle.
@@ -23,17 +27,11 @@ func (l *Lab) AddHost(ctx context.Context, name string, last byte) (*Host, error
 // Bridge returns the host with the bridge, whose link is called BridgeLink.
 func (l *Lab) Bridge() *Host { return l.bridge }
 
-// BridgeLink is the name of the bridge link in the host Bridge. It plays the hostile network.
-const BridgeLink = bridgeLink
-
 // NodeByte returns the last byte of a node's underlay addresses, by the node's number.
 func NodeByte(number int) byte { return byte(addressplan.NodeHost + number) }
 
 // ControlByte is the last byte of the underlay addresses of the control plane.
 const ControlByte byte = addressplan.ControlHost
-
-// APIPort is the port of the API servers.
-const APIPort = apiPort
 
 // Program returns the path of a program in out/bin.
 func (l *Lab) Program(name string) string { return filepath.Join(l.bin, name) }

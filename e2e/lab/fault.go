@@ -12,9 +12,6 @@ import (
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
 )
 
-// ServerHost returns the host of API server i.
-func (c *Control) ServerHost(i int) *Host { return c.Servers[i].Host }
-
 // ReplaceServer restarts API server i with flags instead of the flags of Options. Like the kubelet
 // for a static pod, it first sends SIGTERM and after 30 s SIGKILL. It returns when the server is
 // ready and among the endpoints of the service kubernetes.
@@ -51,7 +48,7 @@ func (c *Control) ReplaceServer(ctx context.Context, i int, flags ...string) err
 // refuses new ones. The clients of Control still work. This is faster than StopAPIServer and
 // StartAPIServer. begin false ends the fault.
 func (c *Control) RefuseNodes(ctx context.Context, begin bool) error {
-	in := fmt.Sprintf(`iifname "eth0" tcp dport %d reject with tcp reset`, apiPort)
+	in := fmt.Sprintf(`iifname "eth0" tcp dport %d reject with tcp reset`, APIPort)
 	err := c.host.filter(ctx, begin, in, "")
 	if err != nil || !begin {
 		return err

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -65,7 +66,8 @@ type Options struct {
 	// Introduce. A Clear lab never has an API server.
 	NoAPIServer bool
 	// Sites makes each node the only node of its own cluster, and each other node the only node of
-	// an open site. It needs NoAPIServer.
+	// a site with reach: all. The first node reads the API server, if there is one. Other nodes
+	// read snapshots.
 	Sites bool
 	// Pool lends the lab a control plane, and gets it back at the end. Nil means that the lab
 	// starts its own control plane.
@@ -124,8 +126,8 @@ type Lab struct {
 	result leak.Result
 }
 
-// bridgeLink is the name of the bridge in the network namespace of the host bridge.
-const bridgeLink = "br0"
+// BridgeLink is the name of the bridge, the hostile network, in the host Bridge.
+const BridgeLink = "br0"
 
 // New makes a lab and boots its nodes. It must run as root. After an error, it removes everything
 // except the artefacts.
@@ -157,9 +159,7 @@ func New(ctx context.Context, opts Options) (*Lab, error) {
 }
 
 func (o *Options) fill() error {
-	if o.Nodes == 0 {
-		o.Nodes = 2
-	}
+	o.Nodes = cmp.Or(o.Nodes, 2)
 	if o.Nodes > addressplan.MaxNodes {
 		return fmt.Errorf("make a lab: %d nodes: at most %d", o.Nodes, addressplan.MaxNodes)
 	}
@@ -168,18 +168,9 @@ func (o *Options) fill() error {
 			addressplan.MaxServers)
 	}
 	o.APIServers = max(1, o.APIServers)
-	if o.Family == "" {
-		o.Family = Dual
-	}
-	if o.Network == "" {
-		o.Network = Veil
-	}
-	if o.UnderlayMTU == 0 {
-		o.UnderlayMTU = 1500
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Family, o.Network = cmp.Or(o.Family, Dual), cmp.Or(o.Network, Veil)
+	o.UnderlayMTU = cmp.Or(o.UnderlayMTU, 1500)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return o.Family.Valid()
 }
 
@@ -255,8 +246,8 @@ func (l *Lab) makeBridge(ctx context.Context) error {
 	_ = l.bridge.Sysctl("net/bridge/bridge-nf-call-iptables", "0",
 		"net/bridge/bridge-nf-call-ip6tables", "0", "net/bridge/bridge-nf-call-arptables", "0")
 	err = l.bridge.IP(ctx,
-		"link add "+bridgeLink+" type bridge mcast_snooping 0 stp_state 0 forward_delay 0",
-		"link set "+bridgeLink+" mtu "+fmt.Sprint(l.opts.UnderlayMTU),
+		"link add "+BridgeLink+" type bridge mcast_snooping 0 stp_state 0 forward_delay 0",
+		"link set "+BridgeLink+" mtu "+fmt.Sprint(l.opts.UnderlayMTU),
 	)
 	if err != nil {
 		return err
@@ -266,12 +257,12 @@ func (l *Lab) makeBridge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := l.Oracle.Watch(bridgeLink); err != nil {
+	if err := l.Oracle.Watch(BridgeLink); err != nil {
 		return err
 	}
 
 	// With a promiscuous bridge, the oracle also sees the frames that are forwarded between ports.
-	return l.bridge.IP(ctx, "link set "+bridgeLink+" promisc on up")
+	return l.bridge.IP(ctx, "link set "+BridgeLink+" promisc on up")
 }
 
 // rules returns the rules of the oracle for a lab without nodes.
@@ -287,13 +278,13 @@ func (l *Lab) rules() leak.Rules {
 	if !l.opts.Offloads {
 		r.MaxFrame = l.opts.UnderlayMTU + ethernetHeader
 	}
-	if l.opts.introduces() {
+	if l.opts.NoAPIServer && l.opts.introduces() {
 		return r
 	}
 	for i := range l.opts.APIServers {
 		for _, a := range f.Underlay(addressplan.ControlHost + byte(i)) {
 			r.Flows = append(r.Flows, leak.Flow{Name: "kube-apiserver", Proto: leak.TCP,
-				Addr: a.Addr(), Port: apiPort})
+				Addr: a.Addr(), Port: APIPort})
 		}
 	}
 	if l.opts.APIServers > 1 {

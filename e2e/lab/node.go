@@ -82,7 +82,7 @@ func (l *Lab) AddNodeFor(ctx context.Context, podPrefixes []netip.Prefix) (*Node
 	l.mu.Lock()
 	l.nodes = append(l.nodes, n)
 	l.mu.Unlock()
-	if l.Control != nil {
+	if n.atAPIServer() {
 		if err := l.Control.registerNode(ctx, n); err != nil {
 			return nil, err
 		}
@@ -112,7 +112,7 @@ func (n *Node) writeDisk(ctx context.Context) error {
 		return err
 	}
 	source := map[string]any{"kind": "snapshot", "file": snapshotFile}
-	if l.Control != nil {
+	if n.atAPIServer() {
 		token, err := l.Control.token(ctx, n)
 		if err != nil {
 			return err

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -17,8 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 )
 
-// fallbackAccount is the service account of veild if the manifests do not name one.
-var fallbackAccount = struct{ namespace, name string }{"kube-system", "veild"}
+// The service account of veild in the manifests.
+const accountNamespace, accountName = "kube-system", "veild"
 
 // applyManifests applies the manifests of the repository, like `kubectl apply`.
 func (c *Control) applyManifests(ctx context.Context) error {
@@ -28,7 +27,11 @@ func (c *Control) applyManifests(ctx context.Context) error {
 	}
 
 	var objects []*unstructured.Unstructured
-	for _, dir := range []string{"manifests/crd", "manifests/cni"} {
+	dirs := []string{"manifests/crd", "manifests/cni"}
+	if c.lab.opts.Sites {
+		dirs = append(dirs, "manifests/components/sites/crd")
+	}
+	for _, dir := range dirs {
 		found, err := apiobject.ReadManifests(filepath.Join(root, dir))
 		if err != nil {
 			return fmt.Errorf("read %s: %w", dir, err)
@@ -44,6 +47,7 @@ func (c *Control) applyManifests(ctx context.Context) error {
 		{c.lab.opts.translates(), "services", "ClusterRole", "kubeveil-veild"},
 		{apiPath, "api-path", "Role", "kubeveil-veild-apiserver"},
 		{c.lab.opts.judges(), "policy", "ClusterRole", "kubeveil-veild"},
+		{c.lab.opts.Sites, "sites", "ClusterRole", "kubeveil-veild"},
 	} {
 		if !r.used {
 			continue
@@ -53,19 +57,7 @@ func (c *Control) applyManifests(ctx context.Context) error {
 		}
 	}
 
-	c.account = fallbackAccount
-	for _, o := range objects {
-		if o.GetKind() == "ServiceAccount" && o.GetName() != "" {
-			c.account.namespace, c.account.name = o.GetNamespace(), o.GetName()
-			break
-		}
-	}
-
 	if err := c.objects().ApplyAll(ctx, objects); err != nil {
-		return err
-	}
-
-	if err := c.ensureAccount(ctx); err != nil {
 		return err
 	}
 
@@ -73,20 +65,6 @@ func (c *Control) applyManifests(ctx context.Context) error {
 	return Until(ctx, 20*time.Second, func() error {
 		_, err := c.Client.Discovery().RESTClient().Get().AbsPath(
 			"/apis/kubeveil.io/v1alpha1/veilnodes").DoRaw(ctx)
-		return err
-	})
-}
-
-func (c *Control) ensureAccount(ctx context.Context) error {
-	return Until(ctx, 20*time.Second, func() error {
-		_, err := c.Client.CoreV1().ServiceAccounts(c.account.namespace).Get(ctx, c.account.name,
-			metav1.GetOptions{})
-		if err == nil {
-			return nil
-		}
-		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: c.account.name}}
-		_, err = c.Client.CoreV1().ServiceAccounts(c.account.namespace).Create(ctx, account,
-			metav1.CreateOptions{})
 		return err
 	})
 }
@@ -103,8 +81,8 @@ func (c *Control) registerNode(ctx context.Context, n *Node) (err error) {
 // the Node. A kubelet gets such a token for a pod on its node.
 func (c *Control) token(ctx context.Context, n *Node) ([]byte, error) {
 	seconds := int64(authority.Lifetime / time.Second)
-	token, err := c.Client.CoreV1().ServiceAccounts(c.account.namespace).CreateToken(ctx,
-		c.account.name, &authenticationv1.TokenRequest{
+	token, err := c.Client.CoreV1().ServiceAccounts(accountNamespace).CreateToken(ctx,
+		accountName, &authenticationv1.TokenRequest{
 			Spec: authenticationv1.TokenRequestSpec{
 				ExpirationSeconds: &seconds,
 				BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Node",
@@ -122,7 +100,7 @@ func (c *Control) token(ctx context.Context, n *Node) ([]byte, error) {
 func (c *Control) kubeconfig() []byte {
 	server := c.URL()
 	if c.lab.opts.byService() {
-		server = "https://" + netip.AddrPortFrom(c.serviceAddrs()[0], apiServicePort).String()
+		server = "https://" + netip.AddrPortFrom(c.serviceAddrs()[0], 443).String()
 	}
 
 	return fmt.Appendf(nil, `apiVersion: v1

@@ -114,19 +114,15 @@ func (n *Node) AddPod(ctx context.Context, name string, opts PodOptions) (*Pod, 
 	if _, err := n.Exec(ctx, "ip", "netns", "add", id); err != nil {
 		return nil, err
 	}
-	if _, err := p.Exec(ctx, "ip", "link", "set", "lo", "up"); err != nil {
+	_, err := p.Exec(ctx, "ip", "link", "set", "lo", "up")
+	if err == nil && opts.Begin != nil {
+		err = opts.Begin(p)
+	}
+	if err == nil && !opts.NoCNI {
+		err = p.add(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(err, p.removeNS(ctx))
-	}
-
-	if opts.Begin != nil {
-		if err := opts.Begin(p); err != nil {
-			return nil, errors.Join(err, p.removeNS(ctx))
-		}
-	}
-	if !opts.NoCNI {
-		if err := p.add(ctx); err != nil {
-			return nil, errors.Join(err, p.removeNS(ctx))
-		}
 	}
 
 	n.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
@@ -17,7 +18,8 @@ import (
 const mostIdle = 3
 
 // Pool keeps control planes of labs that have ended for later labs, because the start of an API
-// server takes seconds of CPU time. The zero value is an empty pool. Methods may be called from
+// server takes seconds of CPU time. In the pool, they are stopped by SIGSTOP, because an idle
+// control plane takes CPU time too. The zero value is an empty pool. Methods may be called from
 // several goroutines. Close ends the control planes.
 //
 // A lab gets a control plane of its address family, without objects of an earlier lab. At its end,
@@ -47,7 +49,8 @@ func (p *Pool) take(l *Lab) *Control {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := slices.IndexFunc(p.idle, func(c *Control) bool {
-		return c.lab.opts.Family == l.opts.Family && c.etcd.Process.Running() && c.APIServer.Running()
+		return c.lab.opts.Family == l.opts.Family && c.etcd.Process.Running() &&
+			c.APIServer.Running()
 	})
 	if i < 0 {
 		return nil
@@ -57,16 +60,24 @@ func (p *Pool) take(l *Lab) *Control {
 	p.idle = slices.Delete(p.idle, i, i+1)
 	c.lab, c.host.lab, c.given = l, l, given{}
 	c.host.Env = l.env()
+	if err := c.signal(syscall.SIGCONT); err != nil {
+		l.log.Info("a control plane of the pool is not used", "reason", errors.Join(err, c.end()))
+		return nil
+	}
 	return &c
 }
 
-// put deletes the objects that a lab added to its control plane, and adds the control plane to the
-// pool. If the objects cannot be deleted, it ends the control plane. If the pool then has more than
-// mostIdle control planes, it ends the oldest.
+// put deletes the objects that a lab added to its control plane, and adds the stopped control plane
+// to the pool. If the objects cannot be deleted, it ends the control plane. If the pool then has
+// more than mostIdle control planes, it ends the oldest.
 func (p *Pool) put(c *Control) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := c.objects().DeleteAdded(ctx, c.given.objects); err != nil {
+	err := c.objects().DeleteAdded(ctx, c.given.objects)
+	if err == nil {
+		err = c.signal(syscall.SIGSTOP)
+	}
+	if err != nil {
 		c.lab.log.Info("the control plane is not used again", "reason", err)
 		return c.end()
 	}
@@ -100,6 +111,11 @@ func (p *Pool) Close() error {
 // labs can use it.
 func (o Options) ordinaryServer() bool { return o.APIServers == 1 && o.APIServerFlags == nil }
 
+// signal sends SIGSTOP or SIGCONT to the programs.
+func (c *Control) signal(s syscall.Signal) error {
+	return errors.Join(c.etcd.Process.Signal(s), c.APIServer.Signal(s))
+}
+
 // end ends the host and its programs.
 func (c *Control) end() error { return errors.Join(stopAll([]*Host{c.host})...) }
 
@@ -118,6 +134,10 @@ func (c *Control) join(ctx context.Context) error {
 	}
 	if err := c.lab.plug(ctx, c.host, c.host.Name, "eth0",
 		c.lab.opts.Family.Underlay(addressplan.ControlHost)); err != nil {
+		return err
+	}
+	// A client's connection may have ended while the API server was stopped.
+	if err := c.WaitReady(ctx); err != nil {
 		return err
 	}
 	if err := c.applyManifests(ctx); err != nil {

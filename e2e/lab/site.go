@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -37,6 +38,28 @@ func (n *Node) siteSettings() map[string]any {
 	own := n.lab.site(n.Number)
 	return map[string]any{"clusterRanges": own.PodRanges, "nodeRanges": own.NodeRanges,
 		"sites": n.lab.SitesOf(n)}
+}
+
+// atAPIServer reports whether the node's veild reads the API server.
+func (n *Node) atAPIServer() bool {
+	return n.lab.Control != nil && (!n.lab.opts.Sites || n.Number == 1)
+}
+
+// writeSiteNodes writes the SiteNodes of the first node's cluster to the API server: one for each
+// row of another node. Without an API server it does nothing.
+func (l *Lab) writeSiteNodes(ctx context.Context, rows []cluster.Node) error {
+	if l.Control == nil || !l.opts.Sites {
+		return nil
+	}
+	for _, r := range l.Nodes()[0].seen(rows) {
+		if r.Site() == "" {
+			continue
+		}
+		if err := l.Control.objects().PutSiteNode(ctx, r); err != nil {
+			return fmt.Errorf("write the SiteNode of %s: %w", r.Name, err)
+		}
+	}
+	return nil
 }
 
 // seen returns rows as the node's cluster knows them: with Options.Sites, another node is a node of

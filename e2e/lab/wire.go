@@ -43,7 +43,7 @@ func (l *Lab) connect(ctx context.Context, h *Host, port, link, netns string) er
 	err := l.bridge.IP(ctx,
 		fmt.Sprintf("link add %s mtu %s type veth peer name %s mtu %s address %s netns %s", port,
 			mtu, link, mtu, hardwareAddr(port), netns),
-		fmt.Sprintf("link set %s master %s", port, bridgeLink),
+		fmt.Sprintf("link set %s master %s", port, BridgeLink),
 	)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ const vlanHeader = 4
 func (l *Lab) SetPathMTU(ctx context.Context, n *Node, mtu int) error {
 	return l.bridge.IP(ctx,
 		fmt.Sprintf("link set %s mtu %d", port(n.Name, "eth0"), mtu-vlanHeader),
-		fmt.Sprintf("link set %s mtu %d", bridgeLink, max(mtu, l.opts.UnderlayMTU)),
+		fmt.Sprintf("link set %s mtu %d", BridgeLink, max(mtu, l.opts.UnderlayMTU)),
 	)
 }
 

@@ -33,9 +33,7 @@ func TestSecondAPIServer(t *testing.T) {
 	}
 
 	literal := "--from-literal=text=" + c.Lab.Canary
-	if _, err := at("create", "configmap", "canary", literal); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(at("create", "configmap", "canary", literal)))
 	out, err := c.Kubectl(ctx, "get", "configmap", "canary", "-o", "jsonpath={.data.text}")
 	if err != nil || string(out) != c.Lab.Canary {
 		t.Errorf("the first API server has %q, %v", out, err)
@@ -61,9 +59,7 @@ func TestSecondAPIServer(t *testing.T) {
 		}
 	}
 
-	if err := second.End(ctx); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, second.End(ctx))
 	out, err = c.Kubectl(ctx, "get", "endpointslices", "--namespace=default", "-o", "yaml")
 	if err != nil || strings.Contains(string(out), second.Addr().Addr().String()) {
 		t.Errorf("the service kubernetes still has the server that ended: %v\n%s", err, out)

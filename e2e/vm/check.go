@@ -48,10 +48,11 @@ func CheckProxyMode(mode, proxy string) error {
 // CheckHostRouting returns an error if kind is not a host routing, or does not work with the
 // service proxy.
 func CheckHostRouting(kind, proxy string) error {
-	if err := oneOf(kind, config.HostRoutingKernel, config.HostRoutingEBPF); err != nil {
+	if err := oneOf(kind, config.HostRoutingKernel, config.HostRoutingEBPF,
+		config.HostRoutingAuto); err != nil {
 		return err
 	}
-	if kind == config.HostRoutingEBPF && proxy != config.ServiceProxyEBPF {
+	if (config.Services{HostRouting: kind}).FastPath() && proxy != config.ServiceProxyEBPF {
 		return fmt.Errorf("it needs the service proxy %s, too", config.ServiceProxyEBPF)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
@@ -99,9 +101,11 @@ type Cluster struct {
 	images []string
 	// made counts the machines that have been made, including those that left.
 	made int
-	// host is the control plane's host as a node. api is its API server.
-	host *hostnode.Host
-	api  *lab.Process
+	// host is the control plane's host as a node. hostBin is the folder of its programs of Kubeveil,
+	// or nil for out/bin. api is its API server.
+	host    *hostnode.Host
+	hostBin atomic.Pointer[string]
+	api     *lab.Process
 	// second is the second API server, or nil before SecondAPI.
 	second *APIServer
 }
@@ -113,12 +117,8 @@ const KernelEnv = "KUBEVEIL_VM_KERNEL"
 
 // New makes a cluster. It needs root. After an error only the artefacts are left.
 func New(ctx context.Context, opts ClusterConfig) (*Cluster, error) {
-	if opts.Nodes == 0 {
-		opts.Nodes = 2
-	}
-	if opts.UnderlayMTU == 0 {
-		opts.UnderlayMTU = 1500
-	}
+	opts.Nodes = cmp.Or(opts.Nodes, 2)
+	opts.UnderlayMTU = cmp.Or(opts.UnderlayMTU, 1500)
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
@@ -321,6 +321,18 @@ func (c *Cluster) step(message string, facts ...any) {
 
 func (c *Cluster) file(name string) string    { return filepath.Join(c.Dir, name) }
 func (c *Cluster) program(name string) string { return filepath.Join(c.root, "out/bin", name) }
+
+// UseHostPrograms makes the control plane's host start veild and veil-wg in the folder dir from now
+// on, such as the programs of another release. An empty dir means the programs of this tree.
+func (c *Cluster) UseHostPrograms(dir string) { c.hostBin.Store(&dir) }
+
+// hostProgram returns the path of a program that runs on the control plane's host.
+func (c *Cluster) hostProgram(name string) string {
+	if dir := c.hostBin.Load(); dir != nil && *dir != "" && strings.HasPrefix(name, "veil") {
+		return filepath.Join(*dir, name)
+	}
+	return c.program(name)
+}
 
 // image returns the path of a file that hack/vm/image.sh made: the disk, its kernel or its initrd.
 func (c *Cluster) image(name string) string {

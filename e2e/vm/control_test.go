@@ -69,10 +69,8 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 	errtest.Must(t, err)
 
 	errtest.Must(t, c.Apply(ctx, objects.Bytes()))
-	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/webhook",
-		"--timeout=300s"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(c.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/webhook",
+		"--timeout=300s")))
 
 	// The API server and the program that translates the endpoint read the configuration at
 	// different times.

@@ -186,9 +186,7 @@ func counter(ctx context.Context, t *testing.T, c *vm.Cluster, name string) stri
 
 func shell(ctx context.Context, t *testing.T, m *vm.Machine, line string) {
 	t.Helper()
-	if _, err := m.Exec(ctx, line); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(m.Exec(ctx, line)))
 }
 
 func until(ctx context.Context, t *testing.T, patience time.Duration, what string, f func() error) {

@@ -112,7 +112,7 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	}
 	setup := c.opts.hostSetup()
 	setup.Control, setup.Addrs, setup.Outside = c.Control, c.controlAddrs(), c.Lab.OutsideAddrs()
-	setup.Program, setup.Kubeconfig, setup.Log = c.program, c.Kubeconfig(), c.log
+	setup.Program, setup.Kubeconfig, setup.Log = c.hostProgram, c.Kubeconfig(), c.log
 	setup.ClusterCIDR = commas(c.Lab.Family().ClusterRanges())
 	if c.host, err = hostnode.Start(ctx, setup); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -22,9 +23,7 @@ func TestPoliciesOfAnotherKindAreRefused(t *testing.T) {
 // arguments.
 func TestComponentsOfTheOptions(t *testing.T) {
 	root, err := buildtree.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	base := filepath.Join(root, "manifests")
 
 	for name, tt := range map[string]struct {
@@ -55,10 +54,8 @@ func TestComponentsOfTheOptions(t *testing.T) {
 			}
 
 			dir := filepath.Join(t.TempDir(), "manifests")
-			if err := tt.opts.writeManifests(dir, base,
-				netip.MustParseAddrPort("198.18.0.2:6443")); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, tt.opts.writeManifests(dir, base,
+				netip.MustParseAddrPort("198.18.0.2:6443")))
 			var k struct {
 				Components []string
 				Patches    []struct{ Path string }

@@ -33,12 +33,21 @@ func TestProxyModes(t *testing.T) {
 
 	for want, o := range map[string]ClusterConfig{
 		`kube-proxy in mode "bpf": write nftables`:                {ProxyMode: "bpf"},
-		`host routing by "bpf": write kernel or ebpf`:             {HostRouting: "bpf"},
+		`host routing by "bpf": write kernel, ebpf or auto`:       {HostRouting: "bpf"},
 		`host routing by "ebpf": it needs the service proxy ebpf`: {HostRouting: "ebpf"},
 		`policies of "calico": write none or kubernetes`:          {Policy: "calico"},
 	} {
 		if _, err := New(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+}
+
+// Without a kind, the kernel brings packets to pods, with any proxy.
+func TestHostRoutingIsTheKernelsByDefault(t *testing.T) {
+	for _, proxy := range []string{"", config.ServiceProxyNone, config.ServiceProxyEBPF} {
+		if err := CheckHostRouting("", proxy); err != nil {
+			t.Errorf("proxy %q: %v", proxy, err)
 		}
 	}
 }

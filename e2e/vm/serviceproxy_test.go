@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/vm/hostnode"
 	"github.com/kubeveil/kubeveil/internal/commandline"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
@@ -29,15 +30,11 @@ func TestServicesWithoutAProxyAreRefused(t *testing.T) {
 // on the machines, and with its arguments on the control plane's host.
 func TestManifestsForServices(t *testing.T) {
 	root, err := buildtree.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	at := t.TempDir()
 	dir, api := filepath.Join(at, "manifests"), netip.MustParseAddrPort("198.18.0.2:6443")
 	opts := ClusterConfig{ServiceProxy: config.ServiceProxyEBPF}
-	if err := opts.writeManifests(dir, filepath.Join(root, "manifests"), api); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, opts.writeManifests(dir, filepath.Join(root, "manifests"), api))
 	var k struct {
 		Resources, Components []string
 		Patches               []struct{ Path string }
@@ -64,9 +61,7 @@ func TestManifestsForServices(t *testing.T) {
 		[]byte("apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nnetworking: "+
 			"{podSubnet: 198.19.0.0/16, serviceSubnet: 198.18.128.0/20}\n")
 	worker, err := config.Parse("node-1", text, ranges)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if worker.Source.Kubeconfig != "" ||
 		!slices.Equal(worker.Services.APIServers, []netip.AddrPort{api}) {
 		t.Errorf("a worker uses the kubeconfig %q and the API servers %v", worker.Source.Kubeconfig,
@@ -79,14 +74,10 @@ func TestManifestsForServices(t *testing.T) {
 	flags := commandline.New("veild")
 	loaded := config.RegisterFlags(flags)
 	opts = ClusterConfig{ServiceProxy: config.ServiceProxyEBPF}
-	if err := flags.Parse(append(opts.hostSetup().VeildArguments(), "--config="+file,
-		"--kubeadm-config="+kubeadm)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, flags.Parse(append(opts.hostSetup().VeildArguments(), "--config="+file,
+		"--kubeadm-config="+kubeadm)))
 	host, err := loaded.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if host.ServiceProxy != config.ServiceProxyEBPF ||
 		host.Services.Cgroup != hostnode.CgroupRoot ||
 		host.Source.Kubeconfig != hostnode.VeildKubeconfig || len(host.Services.APIServers) != 1 {

@@ -10,6 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/e2e/vm/vmtest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
@@ -54,9 +55,7 @@ func TestServicesWithoutKubeProxy(t *testing.T) {
 	}
 
 	t.Logf("%d frames, %d plaintext: %v", result.Frames, result.Plaintext, result.Kinds)
-	if err := result.Err(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, result.Err())
 	if result.Kinds[leak.Tunnel] == 0 {
 		t.Error("the oracle saw no tunnel packet")
 	}
@@ -81,9 +80,7 @@ func withoutKubeProxy(ctx context.Context, t *testing.T, c *vm.Cluster) {
 // node.
 func podsTalk(ctx context.Context, t *testing.T, c *vm.Cluster, a, b *vm.Pod) {
 	for _, p := range []*vm.Pod{a, b} {
-		if err := c.RunPod(ctx, p); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, c.RunPod(ctx, p))
 	}
 	if len(b.Addrs) != 2 {
 		t.Errorf("%s has %v, want an address of each family", b.Name, b.Addrs)

@@ -174,8 +174,10 @@ func all(a, b string) string {
 // configMap is the object with veild's configuration.
 const configMap = "ConfigMap kube-system/kubeveil"
 
-// exampleEdits returns the edits for the examples in the lines of the ConfigMap.
+// exampleEdits returns the edits for the examples in the lines of the ConfigMap, and the edit that
+// adds all other keys behind the last example.
 func exampleEdits(lines []string) (edits []edit, err error) {
+	var more edit
 	for _, x := range examples {
 		found := 0
 		for i, line := range lines {
@@ -189,10 +191,12 @@ func exampleEdits(lines []string) (edits []edit, err error) {
 				e.lines = append(e.lines, strings.TrimSuffix(line, text)+l)
 			}
 			edits = append(edits, e)
+			more = edit{from: i + 1, to: i + 1, when: moreKeys, lines: []string{fmt.Sprintf(
+				"{{- %s | toYaml | nindent %d }}", moreKeys, len(line)-len(text))}}
 		}
 		if found != 1 {
 			return nil, fmt.Errorf("%s has %d lines that begin with %q", configMap, found, x.begin)
 		}
 	}
-	return edits, nil
+	return append(edits, more), nil
 }

@@ -79,7 +79,7 @@ func TestExamplesOfTheConfiguration(t *testing.T) {
 		"    # services: {c}|    # other: d"
 	edits, err := exampleEdits(strings.Split(text, "|"))
 	errtest.Must(t, err)
-	if len(edits) != len(examples) || edits[1].from != 3 ||
+	if len(edits) != len(examples)+1 || edits[1].from != 3 ||
 		edits[1].lines[0] != "    nodeRanges: {{ toJson .Values.nodeRanges }}" {
 		t.Errorf("%+v", edits)
 	}

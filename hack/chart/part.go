@@ -24,8 +24,12 @@ var bases = []base{{
 	parts: []part{
 		{component: "policy", when: `eq .Values.policy "kubernetes"`},
 		{component: "services", when: `eq .Values.serviceProxy "ebpf"`},
-		{component: "api-path", when: `and .Values.apiServers (ne .Values.serviceProxy "ebpf")`},
+		{component: "api-path", when: `and (or .Values.apiServers ` +
+			`(dig "services" "apiFrontends" (list) .Values.config)) (ne .Values.serviceProxy "ebpf")`},
 		{component: "servicemonitor", when: `eq .Values.metrics "serviceMonitor"`},
+		{component: "sites", when: ".Values.sites.enabled"},
+		{component: "sites-servicemonitor",
+			when: `and .Values.sites.enabled (eq .Values.metrics "serviceMonitor")`},
 		{component: "wireguard-go", when: `eq .Values.engine "wireguard-go"`},
 		{component: "cni-dirs", values: map[string]string{
 			"/var/lib/rancher/k3s/agent/etc/cni/net.d": "{{ .Values.cni.confDir }}",
@@ -68,6 +72,10 @@ var examples = []example{
 	// An empty list closes the rest of nodeRanges.
 	{"# outside: ", `kindIs "slice" .Values.outside`, []string{
 		"outside: {{ toJson .Values.outside }}"}},
-	{"# services: ", ".Values.apiServers", []string{
-		"services: {apiServers: {{ toJson .Values.apiServers }}}"}},
+	{"# services: ", "or .Values.apiServers .Values.config.services", []string{
+		"services: {{ toJson (merge (dict \"apiServers\" .Values.apiServers) " +
+			"(default (dict) .Values.config.services)) }}"}},
 }
+
+// moreKeys has the other keys of veild's configuration. They follow the last example.
+const moreKeys = `omit .Values.config "services"`

@@ -55,6 +55,7 @@ func check(t *tree) []string {
 		c.names(p)
 		c.flags(p)
 		c.history(p)
+		c.commands(p)
 		if noteName.MatchString(name) {
 			c.note(p)
 		}
@@ -160,6 +161,23 @@ func (c *checker) history(p *page) {
 		if found := dated.FindString(text); found != "" && !l.code {
 			c.say(p.path, l.number, "%q: dates and commits stand in %s, with a link to the file",
 				found, results)
+		}
+	}
+}
+
+// ourManifests matches the folder of the manifests of this tree in a command.
+var ourManifests = regexp.MustCompile(`(?:^|[\s/])manifests/`)
+
+// commands checks that commands and configurations for users take the files of a release, because
+// users have no checkout.
+func (c *checker) commands(p *page) {
+	if !strings.HasPrefix(p.path, "docs/") || treeOf(p.path) == designs {
+		return
+	}
+	for _, l := range p.lines {
+		text := strings.ReplaceAll(l.text, "/etc/kubernetes/manifests/", "")
+		if l.code && ourManifests.MatchString(text) {
+			c.say(p.path, l.number, "users have no manifests/: take a file of the release")
 		}
 	}
 }

@@ -57,6 +57,8 @@ func TestProblemsAreFound(t *testing.T) {
 		{"sentence", "x.\n\n" + wrap(long), "docs/a.md:5: 27 words, split it"},
 		{"sentence of a list", "x\n* " + wrap(long), "docs/a.md:4: 27 words, split it"},
 		{"parts of a cell", "| " + strings.Repeat(strings.Repeat("x ", 20)+"; ", 2) + "|\n", ""},
+		{"manifests", "```sh\nkubectl apply -k manifests/csi\n```\n", "docs/a.md:4: users have no"},
+		{"other manifests", "```sh\nls /etc/kubernetes/manifests/\n```\n`pkg/a/a.go`\n", ""},
 		{"path", "`pkg/b/a.go`\n", "docs/a.md:3: there is no pkg/b/a.go; write pkg/a/a.go"},
 		{"path in a command", "```sh\ngo run ./pkg/b\n```\n", "docs/a.md:4: there is no pkg/b"},
 		{"path in YAML", "```yaml\nresources: [pkg/b]\n```\n", ""},

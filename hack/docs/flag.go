@@ -11,8 +11,8 @@ import (
 const reference = "docs/reference/veilctl.md"
 
 // programs are names of programs. In code, flags belong to the last of these programs before them.
-var programs = []string{"veilctl", "veild", "veil-wg", "veil-csi", "veil-tools", "kvlab",
-	"kubectl", "make"}
+var programs = []string{"veilctl", "veild", "veil-wg", "veil-csi", "veil-site", "veil-tools",
+	"kvlab", "kubectl", "make"}
 
 var (
 	flagLine = regexp.MustCompile(`^ {2,6}(?:-([a-zA-Z]), )?(?:    )?--([a-z][a-z-]*)`)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/hack/deptest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/golden"
 )
 
@@ -17,9 +18,7 @@ import (
 func TestSharedConstants(t *testing.T) {
 	fset := token.NewFileSet()
 	pkg, err := importer.ForCompiler(fset, "source", nil).Import(deptest.Module + "/pkg/abi")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	var b strings.Builder
 	for _, name := range pkg.Scope().Names() {

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/bpf"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/golden"
 )
 
@@ -27,13 +28,15 @@ func TestPinnedNames(t *testing.T) {
 		{"services at sockets", bpf.LoadServiceSocket},
 	} {
 		spec, err := object.load()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		fmt.Fprintf(&b, "%s\n", object.name)
 		for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
 			m := spec.Maps[name]
-			fmt.Fprintf(&b, "  map %s %s key %d value %d\n", name, m.Type, m.KeySize, m.ValueSize)
+			fmt.Fprintf(&b, "  map %s %s key %d value %d", name, m.Type, m.KeySize, m.ValueSize)
+			if in := m.InnerMap; in != nil {
+				fmt.Fprintf(&b, " of %s key %d value %d", in.Type, in.KeySize, in.ValueSize)
+			}
+			b.WriteByte('\n')
 		}
 		for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {
 			p := spec.Programs[name]

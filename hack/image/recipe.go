@@ -45,7 +45,8 @@ var recipes = []recipe{{
 	name: "kubeveil", comment: "programs and reference CNI plugins",
 	entry: "/usr/local/bin/veild", path: "/usr/local/bin:/opt/cni/bin",
 	programs: map[string][]string{
-		"usr/local/bin": {module + "cmd/veild", module + "cmd/veil-wg", module + "cmd/veilctl"},
+		"usr/local/bin": {module + "cmd/veild", module + "cmd/veil-wg", module + "cmd/veilctl",
+			module + "cmd/veil-site"},
 		"opt/cni/bin": {
 			module + "plugins/veil",
 			plugins + "ipam/host-local", plugins + "main/loopback", plugins + "meta/bandwidth",

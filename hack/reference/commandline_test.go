@@ -29,6 +29,7 @@ var calls = map[string][][]string{
 		{"status", "-kubeconfig", "/x"},
 		{"peers", "-o", "xml"}, {"peers", "--socket", "/nonexistent"},
 	},
+	"veil-site":  {{"nonsense"}, {"--nonsense"}, {"--config", "/nonexistent"}, {"-config", "/x"}},
 	"veil-tools": {{}, {"nonsense"}, {"echo-send", "--nonsense"}},
 }
 

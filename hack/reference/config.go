@@ -31,7 +31,7 @@ func configKeys() (map[string]string, error) {
 	limits := service.DefaultLimits
 	defaults.Services.Limits = config.ServiceLimits{
 		Frontends: int(limits.Frontends), BackendSlots: int(limits.BackendSlots),
-		Members: int(limits.Members), SourceRanges: int(limits.SourceRanges),
+		SourceRanges: int(limits.SourceRanges),
 	}
 	keys := map[string]string{}
 	walk("", reflect.ValueOf(defaults), func(key string, value reflect.Value) {

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kubeveil/kubeveil/hack/deptest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // bin holds the programs.
@@ -39,9 +40,7 @@ func withPrograms(m *testing.M) int {
 
 func TestReferenceIsCurrent(t *testing.T) {
 	pages, err := render(bin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if len(pages) < 4 || pages[architecture] == "" {
 		t.Errorf("%d pages", len(pages))
 	}
@@ -74,9 +73,7 @@ func TestRowsAskForEachNameOnce(t *testing.T) {
 		got != "| `node` | `--node` | host name | Name. |" {
 		t.Errorf("%s, %v", got, err)
 	}
-	if err := r.complete(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, r.complete())
 	for _, name := range []string{"mtu", "nonsense"} {
 		if _, err := r.row(name, ""); err == nil {
 			t.Errorf("a row for %s is no error", name)
@@ -140,9 +137,7 @@ func TestLongSentencesAreSplit(t *testing.T) {
 func TestFloorsAreDrawn(t *testing.T) {
 	for room, layers := range deptest.Layers {
 		drawing, err := floors(room)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		fields := strings.Fields(drawing)
 		for _, l := range layers {
 			for _, p := range l.Packages {

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kubeveil/kubeveil/csi/driver"
+	"github.com/kubeveil/kubeveil/pkg/site/replica"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -67,5 +68,7 @@ func describe(program string, descs chan<- *prometheus.Desc) {
 		r := prometheus.NewRegistry()
 		driver.NewMetrics(new(driver.Driver), func() bool { return true }, r)
 		r.Describe(descs)
+	case "veil-site":
+		replica.NewMetrics().Registry.Describe(descs)
 	}
 }

@@ -61,9 +61,10 @@ func build(ctx context.Context, o order, dir string) error {
 		}
 	}
 
-	if err := o.step("manifests and the chart", func() error {
+	if err := o.step("manifests, components and the chart", func() error {
 		k := chart.Kustomize{Tree: o.tree, Work: work, Command: []string{kustomize, "build"}}
-		return errors.Join(renderAll(ctx, o, dir, k, built), writeChart(ctx, o, dir, k, built))
+		return errors.Join(renderAll(ctx, o, dir, k, built), writeChart(ctx, o, dir, k, built),
+			writeComponents(o, dir))
 	}); err != nil {
 		return err
 	}

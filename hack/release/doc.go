@@ -5,8 +5,9 @@
 // It promises:
 //   - The folder is of the commit that the tag names. A tree with any other file is refused, before
 //     anything is written, and what is built comes from a checkout of its own.
-//   - The same commit, Go version and name give the same bytes in each folder. The user's settings
-//     of Go's tools do not matter. Only the signature may differ.
+//   - The same commit, Go version and name give the same bytes in each folder. The user's
+//     environment and settings of Go's tools and of git do not matter, and a module that was changed
+//     in the cache is an error. Only the signature may differ.
 //   - The folder appears by one rename(2), so it is whole or absent.
 //   - SHA256SUMS has every other file of the folder, also VERSION, which names the version. The
 //     signature is over SHA256SUMS.

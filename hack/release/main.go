@@ -121,19 +121,26 @@ func release(ctx context.Context, o order, build func(context.Context, order, st
 	return dir, os.Rename(whole, dir)
 }
 
-// fromTag calls build with an order for a checkout of the tag in the new folder tree, and removes
-// the checkout. A change that git does not report (git-update-index(1), --assume-unchanged), and a
-// change to the user's checkout during the build, are not built.
-func (o order) fromTag(ctx context.Context, tree string, build func(order) error) (err error) {
-	if _, err := command(ctx, o.tree, "git", "worktree", "add", "-q", "--detach", tree,
-		"refs/tags/"+o.version); err != nil {
+// fromTag calls build with an order for the new folder tree. It is a repository that has only the
+// commit of the tag, so settings, attributes and hooks of the user's repository do not change what
+// is built, nor do changes that git does not report (git-update-index(1), --assume-unchanged) or
+// that are made meanwhile. git checks the sum of each object that it fetches.
+func (o order) fromTag(ctx context.Context, tree string, build func(order) error) error {
+	tag := "refs/tags/" + o.version
+	for _, args := range [][]string{
+		{"init", "-q", "--template=", tree},
+		{"-C", tree, "fetch", "-q", "--depth=1", "--no-tags", o.tree, tag + ":" + tag},
+		{"-C", tree, "checkout", "-q", "--detach", tag},
+	} {
+		if _, err := command(ctx, o.tree, "git", args...); err != nil {
+			return err
+		}
+	}
+	if err := o.step("sums of modules", func() error {
+		return verifyModules(ctx, tree)
+	}); err != nil {
 		return err
 	}
-	defer func() {
-		_, removed := command(context.WithoutCancel(ctx), o.tree, "git", "worktree", "remove",
-			"--force", tree)
-		err = errors.Join(err, removed)
-	}()
 
 	from := o
 	from.tree = tree

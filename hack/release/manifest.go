@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,11 +15,20 @@ import (
 
 // manifests are the kustomizations that a release has as one file each.
 var manifests = map[string]string{
-	"kubeveil.yaml":      "manifests",
-	"kubeveil-csi.yaml":  "manifests/csi",
-	"uninstall.yaml":     "manifests/uninstall",
-	"uninstall-csi.yaml": "manifests/csi-uninstall",
+	"kubeveil.yaml":               "manifests",
+	"kubeveil-csi.yaml":           "manifests/csi",
+	"kubeveil-csi-snapshots.yaml": "manifests/csi-snapshots",
+	definitions:                   "manifests/components/snapshots/crd",
+	"uninstall.yaml":              "manifests/uninstall",
+	"uninstall-csi.yaml":          "manifests/csi-uninstall",
 }
+
+const (
+	// definitions is the file with the definitions of snapshots, which names no image.
+	definitions = "snapshots-crd.yaml"
+	// components is the archive of the components, for kustomizations of users.
+	components = "components.tgz"
+)
 
 // renderAll writes the manifests into dir. k renders those of the tree. built has all images that
 // the manifests name, by their names in the tree.
@@ -70,5 +80,24 @@ func writeChart(ctx context.Context, o order, dir string, k chart.Kustomize,
 	if err != nil {
 		return fmt.Errorf("chart: %w", err)
 	}
-	return chart.Write(filepath.Join(dir, chart.Name+"-"+r.Number()+".tgz"), files)
+	return chart.Write(filepath.Join(dir, chart.Name+"-"+r.Number()+".tgz"), chart.Name, files)
+}
+
+// writeComponents writes the archive of the components into dir.
+func writeComponents(o order, dir string) error {
+	const folder = "components"
+	from := os.DirFS(filepath.Join(o.tree, "manifests", folder))
+	files := map[string]string{}
+	err := fs.WalkDir(from, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := fs.ReadFile(from, path)
+		files[path] = string(text)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return chart.Write(filepath.Join(dir, components), folder, files)
 }

@@ -9,8 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
@@ -203,8 +201,8 @@ func TestManifestsNameImagesByTagAndDigest(t *testing.T) {
 	for file := range manifests {
 		text := string(filetest.Read(t, filepath.Join(dir, file)))
 		named := anImage.FindAllStringSubmatch(text, -1)
-		if len(named) == 0 {
-			t.Errorf("%s names no image", file)
+		if (len(named) == 0) != (file == definitions) {
+			t.Errorf("%s names %d images", file, len(named))
 		}
 		for _, m := range named {
 			image, _, _ := strings.Cut(m[1], ":")
@@ -223,6 +221,16 @@ func TestManifestsNameImagesByTagAndDigest(t *testing.T) {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the values of the chart lack %q:\n%s", want, out)
 		}
+	}
+
+	errtest.Must(t, writeComponents(o, dir))
+	run(t, dir, "tar", "-xzf", components)
+	filetest.Write(t, filepath.Join(dir, "kustomization.yaml"), []byte("resources: "+
+		"[kubeveil.yaml]\ncomponents: [components/policy, components/servicemonitor]\n"), 0o600)
+	out, err = exec.Command(kubectl, "kustomize", dir).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--policy=kubernetes") ||
+		!strings.Contains(string(out), "kind: ServiceMonitor") {
+		t.Errorf("the manifests of the release with components: %v: %s", err, out)
 	}
 
 	_, err = o.render(t.Context(), "manifests", k, nil)
@@ -280,41 +288,13 @@ func TestChangesThatGitOverlooksAreNotBuilt(t *testing.T) {
 		}
 		errtest.Must(t, os.Remove(filepath.Join(o.tree, "new")))
 
-		list, err := command(t.Context(), o.tree, "git", "worktree", "list", "--porcelain")
-		errtest.Must(t, err)
 		left, err := os.ReadDir(o.out)
 		errtest.Must(t, err)
-		if strings.Count(list, "worktree ") != 1 || len(left) > 0 {
-			t.Errorf("%s: left are %v and these checkouts:\n%s", what, left, list)
+		if len(left) > 0 {
+			t.Errorf("%s: left are %v", what, left)
 		}
 	}
 	interrupt()
-}
-
-// Neither variables nor settings of `go env -w` change what is built. Where modules come from is as
-// the user has it.
-func TestBuildsForgetSettingsOfTheUser(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "env")
-	filetest.Write(t, file, []byte("GOOS=plan9\nGOFLAGS=-tags=x\nGONOSUMDB=example.com\n"), 0o600)
-	for name, value := range map[string]string{"GOENV": file, "GONOSUMDB": "", "GOFLAGS": "",
-		"GOARCH": "riscv64", "GIT_DIR": "/nowhere", "GOTOOLCHAIN": "auto"} {
-		t.Setenv(name, value)
-	}
-
-	sources, err := readModuleSources()
-	errtest.Must(t, err)
-	c := exec.Command("go", "env", "GOOS", "GOARCH", "GOFLAGS", "GONOSUMDB", "GOTOOLCHAIN")
-	c.Env = environment(sources)
-	got, err := c.Output()
-	errtest.Must(t, err)
-	want := runtime.GOOS + "\n" + runtime.GOARCH + "\n-trimpath\nexample.com\nlocal\n"
-	if string(got) != want {
-		t.Errorf("go env prints %q, want %q", got, want)
-	}
-	if slices.Contains(c.Env, "GIT_DIR=/nowhere") ||
-		!slices.Contains(c.Env, "PATH="+os.Getenv("PATH")) {
-		t.Error(c.Env)
-	}
 }
 
 func TestEachStepHasLines(t *testing.T) {

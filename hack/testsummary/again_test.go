@@ -112,9 +112,7 @@ func clearFrame() string {
 // TestListOfFlakyTests checks that flaky.txt can be parsed and that its tests exist.
 func TestListOfFlakyTests(t *testing.T) {
 	known, err := parseKnown(knownText)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for name := range known {
 		i := strings.LastIndex(name, ".")
 		dir := strings.TrimPrefix(name[:i], "github.com/kubeveil/kubeveil/")

@@ -102,9 +102,7 @@ func TestSummarize(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := report(strings.NewReader(tt.events), io.Discard, "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			tt.want.Flaky = []flaky{}
 			if d := cmp.Diff(tt.want, got); d != "" {
 				t.Error(d)

@@ -84,9 +84,7 @@ func TestConcurrentWritersLeaveOneWholeFile(t *testing.T) {
 			for j := range content {
 				content[j] = byte('a' + i)
 			}
-			if err := atomicfile.Write(path, content, 0o600); err != nil {
-				t.Error(err)
-			}
+			errtest.Check(t, atomicfile.Write(path, content, 0o600))
 		})
 	}
 	wg.Wait()

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/bpf"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestSetRefusesSettingsThatTheProgramsDoNotHave(t *testing.T) {
@@ -21,9 +22,7 @@ func TestSetRefusesSettingsThatTheProgramsDoNotHave(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			spec, err := bpf.LoadGuardEgress()
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			err = Set(spec, tc.settings)
 			if tc.want == "" && err != nil ||

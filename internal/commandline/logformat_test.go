@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/commandline"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestLogFormat(t *testing.T) {
@@ -18,9 +19,7 @@ func TestLogFormat(t *testing.T) {
 		flags := commandline.New("veil-x")
 		var f commandline.LogFormat
 		flags.TextVar(&f, "log-format", commandline.LogText, commandline.LogFormatUsage)
-		if err := commandline.ParseAll(flags, "", strings.Fields(args), nil); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, commandline.ParseAll(flags, "", strings.Fields(args), nil))
 
 		var out strings.Builder
 		log := slog.New(f.Handler(&out, slog.LevelWarn))
@@ -48,9 +47,7 @@ func TestUnknownLogFormat(t *testing.T) {
 func TestNewLogger(t *testing.T) {
 	var b strings.Builder
 	log, err := commandline.NewLogger(&b, "warn", "json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	log.Info("no")
 	log.Warn("yes", "peer", "b")
 	if got := b.String(); strings.Contains(got, `"no"`) || !strings.Contains(got, `"peer":"b"`) {

@@ -13,3 +13,14 @@ func Must(t testing.TB, errs ...error) {
 		t.Fatal(err)
 	}
 }
+
+// Check fails the test unless all errors are nil, and lets it go on.
+func Check(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+}
+
+// Of returns the error of a call whose value does not matter: Must(t, Of(f())).
+func Of(_ any, err error) error { return err }

@@ -6,22 +6,20 @@ import (
 	"io/fs"
 	"os"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // Read returns the content of a file, or fails the test.
 func Read(t testing.TB, path string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return text
 }
 
 // Write writes a file, as os.WriteFile does, or fails the test.
 func Write(t testing.TB, path string, text []byte, mode fs.FileMode) {
 	t.Helper()
-	if err := os.WriteFile(path, text, mode); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(path, text, mode))
 }

@@ -30,6 +30,8 @@ func (f Feature) Has() (bool, error) {
 
 // The features, in the order of their releases.
 var (
+	SocketStorage = Feature{"storage of sockets in BPF maps", "5.3",
+		func() error { return helper(asm.FnSkStorageGet) }}
 	HashBatches = Feature{"batches of hash maps", "5.6",
 		func() error { return batch(ebpf.Hash) }}
 	Getpeername       = Feature{"programs at getpeername", "5.8", getpeername}

@@ -29,7 +29,7 @@ func TestThisKernelHasTheFeaturesOfItsRelease(t *testing.T) {
 		return n
 	}
 
-	for _, f := range []Feature{HashBatches, Getpeername, NetnsCookieHelper, TrieBatches,
+	for _, f := range []Feature{SocketStorage, HashBatches, Getpeername, NetnsCookieHelper, TrieBatches,
 		NetnsCookieOption, SetRetval, TCX} {
 		t.Run(f.What, func(t *testing.T) {
 			has, err := f.Has()

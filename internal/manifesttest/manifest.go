@@ -17,6 +17,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -49,9 +50,7 @@ func Kustomized(t *testing.T, dir string) []Manifest {
 	var out []Manifest
 	k := Read(t, filepath.Join(dir, "kustomization.yaml")).Object
 	resources, _, err := unstructured.NestedStringSlice(k.Object, "resources")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, r := range resources {
 		path := filepath.Join(dir, r)
 		if filepath.Ext(path) == ".yaml" {

@@ -1,8 +1,9 @@
 // Package memtest looks for keys in the memory of the process that runs a test. Only tests import
 // it.
 //
-// The search must not find the test's own copy of the key. So a test changes its copy with Cover,
-// and changes it back only for the call of Count.
+// The search must not find the test's own copy of the key. So a test keeps only a covered copy,
+// which Covered returns and Count takes. Neither loads a key into vector registers: the kernel and
+// the runtime save these in memory when a signal preempts a goroutine.
 package memtest
 
 import (
@@ -15,14 +16,33 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// Cover changes a key in place so that Count does not find it. A second call restores the key.
-func Cover(b []byte) {
-	for i := range b {
-		b[i] ^= 0x5a
+// cover is added (XOR) to each byte of a key.
+const cover = 0x5a
+
+// Covered returns a copy of a key, changed so that Count does not find the copy.
+func Covered(key []byte) []byte {
+	out := make([]byte, len(key))
+	for i := range key {
+		out[i] = key[i] ^ cover
 	}
+	return out
+}
+
+// uncoveredAt reports whether b begins with the key.
+func uncoveredAt(b, covered []byte) bool {
+	if len(b) < len(covered) {
+		return false
+	}
+	for i := range covered {
+		if b[i]^cover != covered[i] {
+			return false
+		}
+	}
+	return true
 }
 
 // Everywhere selects all memory.
@@ -49,23 +69,19 @@ func ofRaceDetector(begin uint64) bool {
 // step is the size of one read of memory, bytes.
 const step = 1 << 20
 
-// Count returns how often b occurs in the writable mappings of the process for which where returns
-// true, including b itself. b must have at most 32 bytes. Count logs the address of each
-// occurrence.
-func Count(t testing.TB, b []byte, where func(begin uint64) bool) int {
+// Count returns how often a key of at most 64 bytes occurs in the writable mappings of the process
+// for which where returns true. It takes what Covered returned for the key, and logs the address of
+// each occurrence.
+func Count(t testing.TB, covered []byte, where func(begin uint64) bool) int {
 	t.Helper()
 	maps := filetest.Read(t, "/proc/self/maps")
 
 	mem, err := os.Open("/proc/self/mem")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer mem.Close()
 	buf, err := unix.Mmap(-1, 0, step+64, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer func() { _ = unix.Munmap(buf) }()
 
 	own := address(buf)
@@ -82,15 +98,17 @@ func Count(t testing.TB, b []byte, where func(begin uint64) bool) int {
 		}
 
 		for at := from; at < to; at += step {
-			k, _ := mem.ReadAt(buf[:min(to-at, step+uint64(len(b))-1)], int64(at))
-			for rest := buf[:k]; ; {
-				i := bytes.Index(rest, b)
+			k, _ := mem.ReadAt(buf[:min(to-at, step+uint64(len(covered))-1)], int64(at))
+			for rest := buf[:k]; ; rest = rest[1:] {
+				i := bytes.IndexByte(rest, covered[0]^cover)
 				if i < 0 {
 					break
 				}
-				n++
-				t.Logf("found at %#x in %s", at+uint64(k-len(rest)+i), strings.TrimSpace(line))
-				rest = rest[i+1:]
+				rest = rest[i:]
+				if uncoveredAt(rest, covered) {
+					n++
+					t.Logf("found at %#x in %s", at+uint64(k-len(rest)), strings.TrimSpace(line))
+				}
 			}
 		}
 	}

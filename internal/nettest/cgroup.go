@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -23,9 +24,7 @@ func NewCgroup(t testing.TB) string {
 			continue
 		}
 		dir, err := os.MkdirTemp(f[1], "kubeveil-test-")
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		t.Cleanup(func() {
 			if err := os.Remove(dir); err != nil {
 				t.Errorf("remove cgroup: %v", err)
@@ -41,9 +40,7 @@ func NewCgroup(t testing.TB) string {
 func StartIn(t testing.TB, cgroup string, ns *NS, cmd *exec.Cmd) {
 	t.Helper()
 	group, err := os.Open(cgroup)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer group.Close()
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
 	ns.Run(t, cmd.Start)

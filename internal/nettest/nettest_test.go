@@ -267,9 +267,7 @@ func TestSettleLeavesMountsOfOthers(t *testing.T) {
 	others := t.TempDir()
 	errtest.Must(t, unix.Mount("bpf", others, "bpf", 0, ""))
 	t.Cleanup(func() {
-		if err := unix.Unmount(others, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, unix.Unmount(others, unix.MNT_DETACH))
 	})
 	ours := BPFFS(t)
 	if found := namespaceMounts(); slices.Contains(found, others) || !slices.Contains(found, ours) {

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
@@ -27,9 +28,7 @@ func NewNS(t testing.TB) *NS {
 	t.Helper()
 	NeedRoot(t)
 	f, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	ns := &NS{t: t, f: f}
 	t.Cleanup(func() { f.Close() })
 	ns.Run(t, asNew)
@@ -63,9 +62,7 @@ func (n *NS) Do(fn func() error) error {
 // goroutine.
 func (n *NS) Run(t testing.TB, fn func() error) {
 	t.Helper()
-	if err := n.Do(fn); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.Do(fn))
 }
 
 // Handle opens a netlink socket in the namespace. The socket is closed when the test ends.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
@@ -34,9 +35,7 @@ func watched(t *testing.T, ns *nettest.NS) (changed <-chan string, lost <-chan e
 	}()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, <-done)
 	})
 	return names, errs
 }

@@ -11,8 +11,10 @@
 // Sealed is memory for keys that one process passes to another.
 //
 // The Go runtime copies a stack that grows and does not erase the old copy. So Reserve makes the
-// stack large enough before a computation on secrets, and Scrub overwrites the stack afterwards.
-// The runtime also copies a stack that shrinks, which KeepStacks and Environ turn off.
+// stack large enough before a computation on secrets, and Scrub overwrites the stack and the vector
+// registers afterwards. The runtime also copies a stack that shrinks, which KeepStacks and Environ
+// turn off. A signal during a computation would save the registers in memory, so LockThread and
+// Unpreempted block signals.
 //
 // Start reading at Alloc.
 package secret

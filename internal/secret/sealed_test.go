@@ -58,9 +58,7 @@ func TestUnsealedMemoryIsRefused(t *testing.T) {
 			errtest.Must(t, err)
 			defer unix.Close(fd)
 			errtest.Must(t, unix.Ftruncate(fd, tc.size))
-			if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, tc.seals); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, tc.seals)))
 			if _, err := OpenSealed(fd); err == nil {
 				t.Error("it was mapped")
 			}

@@ -7,20 +7,48 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// preempts is the signal with which the runtime preempts a goroutine (runtime/signal_unix.go).
-const preempts = unix.SIGURG
+// unblocked are the signals that a thread with secrets still takes: those that the thread causes
+// itself, which the kernel does not hold back, and that of a CPU profile, which only a developer
+// turns on.
+var unblocked = []unix.Signal{unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGSEGV,
+	unix.SIGSYS, unix.SIGTRAP, unix.SIGPROF}
 
-// Unpreempted calls f between Reserve and Scrub, while the preemption signal is blocked. A
-// preemption would save the vector registers on the heap. These registers hold data of the last
-// copy of more than 16 bytes, so f must overwrite them before it returns. An error means that f was
-// not called.
+// blockSignals blocks all other signals of the calling thread, and returns the mask before.
+//
+// The kernel saves the vector registers of an interrupted thread on its signal stack, which is part
+// of Go's heap. Go's runtime sends SIGURG to preempt a goroutine (runtime/signal_unix.go), and
+// saves the registers once more (runtime/preempt_xreg.go). Without the signal, a goroutine is still
+// preempted when it calls a function.
+func blockSignals() (before unix.Sigset_t, err error) {
+	var mask unix.Sigset_t
+	for i := range mask.Val {
+		mask.Val[i] = ^uint64(0)
+	}
+	for _, s := range unblocked {
+		mask.Val[0] &^= 1 << (s - 1)
+	}
+	err = unix.PthreadSigmask(unix.SIG_BLOCK, &mask, &before)
+	return before, err
+}
+
+// LockThread locks the calling goroutine to its thread, and blocks the thread's signals. The
+// goroutine must not be unlocked: the thread ends with it. LockThread is for goroutines that
+// compute on secrets again and again.
+func LockThread() {
+	runtime.LockOSThread()
+	if _, err := blockSignals(); err != nil {
+		panic(fmt.Sprintf("block the signals of a thread: %v", err))
+	}
+}
+
+// Unpreempted calls f between Reserve and Scrub, while signals of the thread are blocked. An error
+// means that f was not called.
 func Unpreempted(f func()) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var without, before unix.Sigset_t
-	without.Val[0] = 1 << (preempts - 1)
-	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &without, &before); err != nil {
-		return fmt.Errorf("block preemption: %w", err)
+	before, err := blockSignals()
+	if err != nil {
+		return fmt.Errorf("block signals of a thread: %w", err)
 	}
 	Reserve()
 	f()

@@ -67,13 +67,15 @@ func Reserve()
 // scrubbed is the number of bytes of the stack that Scrub overwrites.
 const scrubbed = 2048
 
-// Scrub overwrites the stack below the caller's frame. It must be called after a computation on
-// secrets has returned, because the variables of the computation are still on the stack.
+// Scrub overwrites the stack below the caller's frame, and the vector registers. It must be called
+// after a computation on secrets has returned, because the variables of the computation are still
+// on the stack, and parts of keys in registers.
 //
 //go:noinline
 func Scrub() {
 	var b [scrubbed]byte
 	wipe(&b)
+	scrubVectors()
 }
 
 //go:noinline

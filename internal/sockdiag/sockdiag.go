@@ -47,7 +47,8 @@ const (
 
 // Socket is a connected socket, as sock_diag describes it.
 type Socket struct {
-	// Local and Remote are the addresses and ports of the two ends. An IPv4 address is never mapped.
+	// Local and Remote are the addresses and ports of the two ends. An IPv4 address is never
+	// mapped.
 	Local, Remote netip.AddrPort
 	// Cookie is the socket cookie, which BPF programs can read too.
 	Cookie uint64
@@ -56,6 +57,19 @@ type Socket struct {
 	// Retransmits counts the retransmissions of a TCP socket since the last acknowledgement of its
 	// peer. It is 0 if no data waits for an acknowledgement.
 	Retransmits int
+	// Storage is the value of the socket in the map of EachStored, and valid only while the
+	// function that gets the Socket runs. Nil means that the socket has no value.
+	Storage []byte
+}
+
+// query selects the connected sockets of a protocol.
+type query struct {
+	protocol uint8
+	// remotes are the peers of the sockets. An empty list means any peer.
+	remotes []netip.AddrPort
+	// storage is the descriptor of a BPF map of the type BPF_MAP_TYPE_SK_STORAGE, for
+	// Socket.Storage. 0 means none.
+	storage int
 }
 
 // Stuck reports whether a TCP socket may wait for a silent peer: the socket is connecting, or sent
@@ -68,7 +82,7 @@ func (s Socket) Stuck() bool { return s.Connecting || s.Retransmits >= 2 }
 // 16,384 sockets per family and closes at most 4,096.
 func Close(protocol uint8, remote netip.AddrPort, lost func(Socket) bool) (closed int, err error) {
 	remote = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
-	closed, err = closeAll(protocol, []netip.AddrPort{remote},
+	closed, err = closeAll(query{protocol: protocol, remotes: []netip.AddrPort{remote}},
 		func(s Socket) bool { return s.Remote == remote && (lost == nil || lost(s)) })
 	if err != nil {
 		err = fmt.Errorf("close sockets that are connected to %s: %w", remote, err)
@@ -85,7 +99,8 @@ func Find(protocol uint8, remotes []netip.AddrPort, found func(Socket) bool) err
 	}
 	more := true
 	for _, family := range families(remotes) {
-		err := list(family, protocol, remotes, func(_ [sizeofID]byte, s Socket) bool {
+		q := query{protocol: protocol, remotes: remotes}
+		err := list(family, q, func(_ [sizeofID]byte, s Socket) bool {
 			more = found(s)
 			return more
 		})
@@ -102,9 +117,20 @@ func Find(protocol uint8, remotes []netip.AddrPort, found func(Socket) bool) err
 // Each calls found with each connected socket of a protocol, until found returns false. Sockets in
 // time-wait are left out.
 func Each(protocol uint8, found func(Socket) bool) error {
+	return each(query{protocol: protocol}, found)
+}
+
+// EachStored is Each for TCP, with the storage of the sockets in a BPF map. storage is the
+// descriptor of a map of the type BPF_MAP_TYPE_SK_STORAGE. It needs Linux 5.7 and CAP_BPF. The
+// kernel returns no storage of UDP sockets (inet_sk_diag_fill in net/ipv4/inet_diag.c).
+func EachStored(storage int, found func(Socket) bool) error {
+	return each(query{protocol: unix.IPPROTO_TCP, storage: storage}, found)
+}
+
+func each(q query, found func(Socket) bool) error {
 	more := true
 	for _, family := range families(nil) {
-		err := list(family, protocol, nil, func(_ [sizeofID]byte, s Socket) bool {
+		err := list(family, q, func(_ [sizeofID]byte, s Socket) bool {
 			more = found(s)
 			return more
 		})
@@ -118,19 +144,17 @@ func Each(protocol uint8, found func(Socket) bool) error {
 // CloseIf closes the connected sockets of a protocol for which lost returns true. It returns the
 // number of closed sockets. One call closes at most 4,096 sockets per family.
 func CloseIf(protocol uint8, lost func(Socket) bool) (closed int, err error) {
-	closed, err = closeAll(protocol, nil, lost)
+	closed, err = closeAll(query{protocol: protocol}, lost)
 	if err != nil {
 		err = fmt.Errorf("close sockets: %w", err)
 	}
 	return closed, err
 }
 
-// closeAll closes sockets of both families that are connected to one of remotes and for which lost
-// returns true. An empty list of remotes means any remote.
-func closeAll(protocol uint8, remotes []netip.AddrPort,
-	lost func(Socket) bool) (closed int, err error) {
-	for _, family := range families(remotes) {
-		n, err := closeFamily(family, protocol, remotes, lost)
+// closeAll closes the sockets of q of both families for which lost returns true.
+func closeAll(q query, lost func(Socket) bool) (closed int, err error) {
+	for _, family := range families(q.remotes) {
+		n, err := closeFamily(family, q, lost)
 		closed += n
 		if err != nil {
 			return closed, err
@@ -153,13 +177,12 @@ func families(remotes []netip.AddrPort) []uint8 {
 	return []uint8{unix.AF_INET, unix.AF_INET6}
 }
 
-func closeFamily(family, protocol uint8, remotes []netip.AddrPort,
-	lost func(Socket) bool) (int, error) {
+func closeFamily(family uint8, q query, lost func(Socket) bool) (int, error) {
 	most := mostRead
-	if len(remotes) == 0 {
+	if len(q.remotes) == 0 {
 		most = math.MaxInt
 	}
-	ids, err := choose(family, protocol, remotes, lost, most)
+	ids, err := choose(family, q, lost, most)
 	if err != nil || len(ids) == 0 {
 		return 0, err
 	}
@@ -171,7 +194,7 @@ func closeFamily(family, protocol uint8, remotes []netip.AddrPort,
 	defer unix.Close(fd)
 	closed, refused := 0, false
 	for _, id := range ids {
-		err := ask(fd, destroy, unix.NLM_F_ACK, request(family, protocol, id, nil), nil)
+		err := ask(fd, destroy, unix.NLM_F_ACK, request(family, query{protocol: q.protocol}, id), nil)
 		switch {
 		case err == nil:
 			closed++
@@ -193,10 +216,10 @@ func closeFamily(family, protocol uint8, remotes []netip.AddrPort,
 
 // choose returns the IDs of sockets of a family for which lost returns true. It reads at most
 // "most" sockets and returns at most mostClosed.
-func choose(family, protocol uint8, remotes []netip.AddrPort, lost func(Socket) bool,
+func choose(family uint8, q query, lost func(Socket) bool,
 	most int) (ids [][sizeofID]byte, err error) {
 	read := 0
-	err = list(family, protocol, remotes, func(id [sizeofID]byte, s Socket) bool {
+	err = list(family, q, func(id [sizeofID]byte, s Socket) bool {
 		if lost(s) {
 			ids = append(ids, id)
 		}
@@ -210,20 +233,20 @@ func dial() (fd int, err error) {
 	return unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 }
 
-// list calls found with the connected sockets of a family until found returns false. The kernel
-// selects the sockets that are connected to one of remotes. An empty list of remotes means any
-// remote.
-func list(family, protocol uint8, remotes []netip.AddrPort,
-	found func(id [sizeofID]byte, s Socket) bool) error {
+// list calls found with the sockets of q of a family until found returns false.
+func list(family uint8, q query, found func(id [sizeofID]byte, s Socket) bool) error {
 	fd, err := dial()
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd) // ends a dump that was not read to its end
 
-	err = ask(fd, byFamily, unix.NLM_F_DUMP, request(family, protocol, [sizeofID]byte{}, remotes),
+	err = ask(fd, byFamily, unix.NLM_F_DUMP, request(family, q, [sizeofID]byte{}),
 		func(m []byte) bool {
 			id, s, ok := parse(m)
+			if ok && q.storage != 0 {
+				s.Storage = storageOf(m[sizeofMessage:])
+			}
 			return !ok || m[2] == timeWait || found(id, s)
 		})
 	if errors.Is(err, unix.ENOENT) { // the kernel has no inet_diag handler for the protocol
@@ -255,20 +278,20 @@ func parse(m []byte) (id [sizeofID]byte, s Socket, ok bool) {
 	return id, s, true
 }
 
-// request returns a struct inet_diag_req_v2. If there are remotes, a filter program follows it.
-func request(family, protocol uint8, id [sizeofID]byte, remotes []netip.AddrPort) []byte {
+// request returns a struct inet_diag_req_v2 for q, with its attributes.
+func request(family uint8, q query, id [sizeofID]byte) []byte {
 	b := make([]byte, sizeofRequest)
-	b[0], b[1] = family, protocol
+	b[0], b[1] = family, q.protocol
 	binary.NativeEndian.PutUint32(b[4:], connected)
 	copy(b[8:], id[:])
-	if len(remotes) == 0 {
-		return b
+	if len(q.remotes) > 0 {
+		b = appendAttr(b, reqBytecode, filter(q.remotes))
 	}
-
-	code := filter(remotes)
-	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofNlAttr+len(code)))
-	b = binary.NativeEndian.AppendUint16(b, reqBytecode)
-	return append(b, code...)
+	if q.storage != 0 {
+		fd := binary.NativeEndian.AppendUint32(nil, uint32(q.storage))
+		b = appendAttr(b, reqStorages, appendAttr(nil, reqStorageMap, fd))
+	}
+	return b
 }
 
 // ask sends one request and calls answer with the body of each reply, until the last reply or until

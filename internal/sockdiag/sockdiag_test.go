@@ -81,6 +81,11 @@ func FuzzRead(f *testing.F) {
 		0xff})
 	f.Add([]byte{16, 0, 0, 0, unix.NLMSG_DONE, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = read(b, func(body []byte) bool { parse(body); return true })
+		_, _ = read(b, func(body []byte) bool {
+			if _, _, ok := parse(body); ok {
+				storageOf(body[sizeofMessage:])
+			}
+			return true
+		})
 	})
 }

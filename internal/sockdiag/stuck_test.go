@@ -67,7 +67,8 @@ func TestSearchesReadSoManySockets(t *testing.T) {
 	for most, want := range map[int]int{1: 1, 2: 2, mostRead: 3} {
 		asked := 0
 		ns.Run(t, func() error {
-			_, err := choose(unix.AF_INET, unix.IPPROTO_TCP, []netip.AddrPort{to},
+			_, err := choose(unix.AF_INET,
+				query{protocol: unix.IPPROTO_TCP, remotes: []netip.AddrPort{to}},
 				func(Socket) bool { asked++; return false }, most)
 			return err
 		})
@@ -106,7 +107,8 @@ func TestFilterSelectsRemotes(t *testing.T) {
 			got := map[netip.AddrPort]int{}
 			ns.Run(t, func() error {
 				for _, f := range families(want) {
-					err := list(f, unix.IPPROTO_TCP, want, func(_ [sizeofID]byte, s Socket) bool {
+					q := query{protocol: unix.IPPROTO_TCP, remotes: want}
+					err := list(f, q, func(_ [sizeofID]byte, s Socket) bool {
 						got[s.Remote]++
 						return true
 					})
@@ -135,7 +137,7 @@ func TestFilterOfManyRemotes(t *testing.T) {
 	for i := range many {
 		many[i] = netip.AddrPortFrom(netip.MustParseAddr("2001:db8::1"), uint16(i+1))
 	}
-	err := list(unix.AF_INET6, unix.IPPROTO_TCP, many,
+	err := list(unix.AF_INET6, query{protocol: unix.IPPROTO_TCP, remotes: many},
 		func([sizeofID]byte, Socket) bool { return true })
 	if err != nil && !errors.Is(err, ErrNotSupported) {
 		t.Error(err)

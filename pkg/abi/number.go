@@ -106,8 +106,8 @@ const (
 	NFTPodTable = "kubeveil_pods"
 	// NFTOuterTable keeps outer packets whole.
 	NFTOuterTable = "kubeveil_outer"
-	// NFTLimitTable drops new connections of pods with too many tracked connections. It exists only
-	// while a pod has too many.
+	// NFTLimitTable drops new connections of pods and sites with too many tracked connections.
+	// Without sites, it exists only while a pod has too many.
 	NFTLimitTable = "kubeveil_limit"
 	// NFTProbeTable counts the packets of a probe (package passage). It exists only during a probe.
 	NFTProbeTable = "kubeveil_probe"

@@ -7,13 +7,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/agent/dropwatch"
 	"github.com/kubeveil/kubeveil/pkg/agent/podkeeper"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/drop/dropwatch"
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/site/witness"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/telemetry/health"
@@ -56,9 +57,14 @@ type Agent struct {
 	kube    *kube.Client // nil for other sources
 	// features are called in this order.
 	features []feature.Feature
-	table    *source.Writer
-	health   *health.Health
-	metrics  *telemetry.Metrics
+	// openedInForce is called when the guard enforces what Opened of the features returned. It is
+	// nil without features.
+	openedInForce func()
+	// witness answers the veil-site of this node. It is nil without features.
+	witness *witness.Feature
+	table   *source.Writer
+	health  *health.Health
+	metrics *telemetry.Metrics
 	// New opens adminSocket and metricsSocket. metricsSocket is nil if no address is configured.
 	adminSocket, metricsSocket net.Listener
 

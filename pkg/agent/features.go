@@ -9,8 +9,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/conntrack"
 	"github.com/kubeveil/kubeveil/pkg/drop"
+	exports "github.com/kubeveil/kubeveil/pkg/export/keeper"
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/flow"
 	"github.com/kubeveil/kubeveil/pkg/guard"
@@ -19,7 +21,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	services "github.com/kubeveil/kubeveil/pkg/service/keeper"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/site/witness"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // openFeatures makes the list of features, in the order in which they begin. A new feature is one
@@ -37,25 +40,35 @@ func (a *Agent) openFeatures() error {
 	if err != nil {
 		return err
 	}
-	limit := conntrack.NewFeature(cfg.PodConnections, paths, a.log)
+	limit := conntrack.NewFeature(cfg, paths, a.log)
 	d := drop.NewFeature(drop.FeatureConfig{Reasons: dropReasons(),
 		Counters: sum(a.guard.Counters, nftables.Drops, s.Drops, limit.Drops),
-		Ring:     a.guard.Samples(), Paths: paths, Log: a.log})
+		Tunnels:  a.tunnelDrops, Ring: a.guard.Samples(), Paths: paths, Log: a.log})
 	p := policies.FeatureOptions{Config: cfg, Source: a.kube, Paths: paths,
 		Programmed: a.metrics.ObservePolicy, Dropped: d.Sampled, Sampled: d.PoliciesSampled,
 		Drops: d.Kept, Log: a.log}
+	e := exports.FeatureOptions{Config: cfg, Paths: paths, Changed: a.poke, Log: a.log}
+	if a.kube != nil {
+		e.Source = a.kube
+	}
 	connections := flow.FeatureConfig{Config: cfg, Paths: paths, Drops: d.Kept,
 		Guard: a.guardStatus, Tunnels: a.tunnelStatus}
 	if links := s.Links(); links != nil {
 		p.Links, connections.Services, connections.ServiceAddrs = links, s.EachFlow, s.Outside
+		connections.Opened = links.Opened
 	}
 
+	exported := exports.NewFeature(e)
+	a.openedInForce = exported.InForce
+	a.witness = witness.NewFeature(cfg, a.poke)
 	a.features = []feature.Feature{
 		d,
 		policies.NewFeature(p),
 		s,
 		limit,
 		flow.NewFeature(connections),
+		exported,
+		a.witness,
 	}
 	return nil
 }
@@ -66,7 +79,7 @@ func dropReasons() (names []string) {
 		names = append(names, r.Name)
 	}
 	return slices.Concat(names, nftables.DropReasons(), bpfmaps.DropReasons(),
-		[]string{conntrack.DropReason})
+		[]string{conntrack.DropReason, conntrack.SiteDropReason})
 }
 
 // sum returns a function that merges the results of counters. No two of them have a name in common.
@@ -117,13 +130,37 @@ func (a *Agent) closedByFeatures() (addrs []netip.Addr) {
 	return addrs
 }
 
+// openedByFeatures returns the exported endpoints of this node. At most one feature has any.
+func (a *Agent) openedByFeatures() (all []cluster.Opening) {
+	for _, f := range a.features {
+		if opened := f.Opened(); len(opened) > 0 {
+			all = opened
+		}
+	}
+	return all
+}
+
+// remoteOfFeatures returns the addresses of other clusters that features use, sorted. At most one
+// feature has any.
+func (a *Agent) remoteOfFeatures() (all []netip.Addr) {
+	for _, f := range a.features {
+		if remote := f.Remote(); len(remote) > 0 {
+			all = remote
+		}
+	}
+	return all
+}
+
 // turnFeatures passes what this turn believes to features. Their errors become notes of d.
 func (l *loop) turnFeatures(in inputs, d *decision) {
 	t := feature.Turn{Table: in.table, Complete: in.complete,
 		SamePlaces: l.planner.samePlaces(in.table) && l.placed, LinkAddrs: l.underlay.Addrs,
 		Assigned: l.underlay.Assigned, Certain: l.seen.underlay, PodPrefixes: d.podPrefixes,
-		SelfAddrs: d.host.SelfAddrs}
+		SelfAddrs: d.host.SelfAddrs, Dead: l.reaches.dead(in.table.Peers)}
 	l.placed = in.complete
+	if problem := l.reaches.problem(); problem != "" {
+		d.notes = append(d.notes, problem)
+	}
 	for _, f := range l.features {
 		if err := f.Turn(t); err != nil {
 			d.notes = append(d.notes, err.Error())
@@ -134,7 +171,7 @@ func (l *loop) turnFeatures(in inputs, d *decision) {
 
 // changedFeatures passes a notification of the kernel to features.
 func (a *Agent) changedFeatures(c watch.Change) {
-	k := feature.KernelChange{PolicyTable: c.Policy,
+	k := feature.KernelChange{PolicyTable: c.Policy, Filters: c.Filters,
 		Pods: c.AllPods || c.PodLinks || len(c.Pods) > 0}
 	if k == (feature.KernelChange{}) {
 		return
@@ -145,8 +182,8 @@ func (a *Agent) changedFeatures(c watch.Change) {
 }
 
 // pages returns all pages of the admin socket except the status.
-func (a *Agent) pages() map[string]telemetry.Page {
-	all := map[string]telemetry.Page{}
+func (a *Agent) pages() map[string]admin.Page {
+	all := map[string]admin.Page{}
 	for _, f := range a.features {
 		maps.Copy(all, f.Pages())
 	}

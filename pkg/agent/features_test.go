@@ -10,10 +10,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // recorder is a feature that records its calls in a list that it shares with others.
@@ -42,8 +43,8 @@ func (r *recorder) Turn(t feature.Turn) error {
 	return r.fails
 }
 
-func (r *recorder) Pages() map[string]telemetry.Page {
-	return map[string]telemetry.Page{"/" + r.name: func(*http.Request) (any, error) {
+func (r *recorder) Pages() map[string]admin.Page {
+	return map[string]admin.Page{"/" + r.name: func(*http.Request) (any, error) {
 		return r.name, nil
 	}}
 }
@@ -112,8 +113,10 @@ func TestKernelChangesReachFeatures(t *testing.T) {
 		"a pod": {watch.Change{Pods: []string{"veil1"}},
 			[]feature.KernelChange{{Pods: true}}},
 		"links of pods": {watch.Change{PodLinks: true}, []feature.KernelChange{{Pods: true}}},
+		"rules of another program": {watch.Change{Filters: true},
+			[]feature.KernelChange{{Filters: true}}},
 		"lost notifications": {watch.All(), []feature.KernelChange{{PolicyTable: true,
-			Pods: true}}},
+			Pods: true, Filters: true}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, _, second, _ := twoFeatures()
@@ -152,7 +155,5 @@ func TestTheEndOfAFeatureIsNotReported(t *testing.T) {
 	g, runs := errgroup.WithContext(ctx)
 	a.runFeatures(runs, g)
 	cancel()
-	if err := g.Wait(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, g.Wait())
 }

@@ -58,6 +58,7 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 	pause := time.Duration(0)
 	for {
 		began := time.Now()
+
 		changes, err := watch.Start(ctx, quiet, lossy)
 		if err != nil && pause == 0 {
 			return err
@@ -66,6 +67,9 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 			a.log.Warn("changes in the kernel cannot be watched and are found only by comparing",
 				"every", resync, "error", err)
 		} else {
+			if pause == 0 { // They may have changed before the first watch began.
+				a.changedFeatures(watch.Change{Filters: true})
+			}
 			for c := range changes {
 				a.changedKernel(c)
 			}

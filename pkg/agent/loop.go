@@ -82,6 +82,8 @@ type loop struct {
 	seen   seen
 	// based reports whether this process has checked the base routes, see base.
 	based bool
+	// reaches proves the tunnels to nodes of other clusters.
+	reaches reaches
 	// passage holds the results of probes through the filters of other programs.
 	passage passage.Proof
 	// recalled reports whether recall has read the path MTUs of an earlier veild.

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
@@ -110,14 +111,10 @@ func BenchmarkOneChangedNode(b *testing.B) {
 func oneChangedNode(b *testing.B, n int, change func(round int) cluster.Node) {
 	cfg, nodes := manyNodes(n)
 	key, err := wgkey.Generate()
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 	nodes[0].Claim.Keys = []cluster.Key{{Public: key.Public()}} // as this node published it
 	table, err := source.NewWriter(filepath.Join(b.TempDir(), "table"), true)
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 	state := cluster.State{Revision: 1, Synced: true, Nodes: nodes,
 		APIServers: addrs("203.0.113.1")}
 	tunnels := tunnel.NewManager(&tunneltest.Fake{}, time.Now)
@@ -142,9 +139,7 @@ func oneChangedNode(b *testing.B, n int, change func(round int) cluster.Node) {
 		}
 		before.guard.Equal(d.guard)
 		m.done("guard")
-		if _, err := tunnels.Sync(b.Context(), d.tunnel); err != nil {
-			b.Fatal(err)
-		}
+		errtest.Must(b, errtest.Of(tunnels.Sync(b.Context(), d.tunnel)))
 		m.done("tunnels")
 		if have == nil || !sameRoutes(before.host, d.host) {
 			want := hostnet.Plan(d.host)
@@ -159,9 +154,7 @@ func oneChangedNode(b *testing.B, n int, change func(round int) cluster.Node) {
 		m.done("probe")
 		if last == nil || !reflect.DeepEqual(*last, in.table) {
 			m.done("table-equal")
-			if err := table.Write(in.table, planned.changed); err != nil {
-				b.Fatal(err)
-			}
+			errtest.Must(b, table.Write(in.table, planned.changed))
 		}
 		m.done("table")
 		resolved := in.table

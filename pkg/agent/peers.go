@@ -8,6 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
+	"github.com/kubeveil/kubeveil/pkg/reach"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
@@ -18,18 +19,29 @@ const askAfter = 30 * time.Second
 // from an idle one. If another program has changed a device, it causes a turn.
 func (a *Agent) watchPeers(ctx context.Context) error {
 	return poll.Each(ctx, tunnel.WatchEvery, func(time.Time) {
-		limited, cancel := context.WithTimeout(ctx, statusLimit)
-		defer cancel()
-		// The error is ignored here, because Status reports why tunnels cannot be read.
-		if differs, _ := a.tunnels.Watch(limited); differs {
-			a.poke()
-		}
+		a.readPeers(ctx)
 		if a.kube != nil {
 			// The API server has no VeilNodes of sites.
 			a.kube.SetSilent(slices.DeleteFunc(a.tunnels.SilentFor(askAfter),
 				func(name string) bool { return cluster.SiteOf(name) != "" }))
 		}
 	})
+}
+
+// readPeers reads the counters of peers.
+func (a *Agent) readPeers(ctx context.Context) {
+	limited, cancel := context.WithTimeout(ctx, statusLimit)
+	defer cancel()
+	// The error is ignored here, because Status reports why tunnels cannot be read.
+	if differs, _ := a.tunnels.Watch(limited); differs {
+		a.poke()
+	}
+}
+
+// peerHeard returns when an authentic packet of a peer was last noticed.
+func (a *Agent) peerHeard(p reach.Peer) time.Time {
+	s, _ := a.tunnels.SentTo(p.Device, p.Name)
+	return s.Heard
 }
 
 // peerTraffic returns the traffic to a peer for the path MTU prober. It returns false if the peer

@@ -50,6 +50,8 @@ type inputs struct {
 	lastMTU  int
 	// vips are the addresses of services outside the ranges.
 	vips []netip.Addr
+	// openings are the exported endpoints of this node.
+	openings []cluster.Opening
 	// rangeProblems are sentences about service ranges that the guard does not close.
 	rangeProblems []string
 	// clockNote is a sentence about a clock that was set back, or empty.
@@ -102,6 +104,7 @@ func (p *planner) decide(in inputs) decision {
 	}
 	in.cfg.ServiceRanges = slices.Concat(in.cfg.ServiceRanges, in.table.ServiceRanges)
 	d.guard, d.host = node.Closed(in.cfg, in.table.NodeAddrs, in.vips)
+	d.guard.Openings = in.openings
 
 	self := in.table.Self
 	if self == nil {
@@ -240,7 +243,9 @@ func closedServers(in inputs) (notes []string) {
 }
 
 // routeMTU returns the MTU of the routes to a peer, or 0 if it is not below the MTU of the device.
-// It is the smallest MTU of this node's underlay, the peer's underlay, and the prober's result.
+// It is the smallest MTU of this node's underlay, the peer's underlay, and the prober's result,
+// rounded down to a multiple of cluster.Padding: a packet is padded up to the MTU of the device,
+// beyond the MTU of its route.
 func routeMTU(n cluster.Node, endpoint netip.AddrPort, in inputs, deviceMTU int) int {
 	mtu := deviceMTU
 	outer6 := endpoint.Addr().Is6()
@@ -260,7 +265,7 @@ func routeMTU(n cluster.Node, endpoint netip.AddrPort, in inputs, deviceMTU int)
 	if mtu == deviceMTU {
 		return 0
 	}
-	return mtu
+	return mtu / cluster.Padding * cluster.Padding
 }
 
 // ownClaim returns the claim of this node, with one endpoint per address family of own.

@@ -67,7 +67,7 @@ func (l *loop) gather() (inputs, []cluster.Refusal, error) {
 	state, lastGood := told.state, l.lastGood
 	in.clockNote = l.checkClock(&in)
 
-	in.vips = l.closedByFeatures()
+	in.vips, in.openings = l.closedByFeatures(), l.openedByFeatures()
 	in.complete, in.synced = state.Synced || lastGood != nil, state.Synced
 	link, err := l.readUnderlay(lastGood)
 	if err != nil && !errors.Is(err, underlay.ErrNone) {
@@ -147,6 +147,9 @@ func (l *loop) applyGuard(want guard.Settings) error {
 			return fmt.Errorf("guard: %w", err)
 		}
 		l.seen.guard = &want
+	}
+	if l.openedInForce != nil {
+		l.openedInForce()
 	}
 	if len(l.guard.Unguarded()) == 0 {
 		l.health.Done(stepGuard)
@@ -229,7 +232,10 @@ func (l *loop) apply(ctx context.Context, in inputs, d decision) error {
 			"took", time.Since(began), "waited", in.waited())
 	}
 	err := errors.Join(tunnelErr, l.syncHost(d.host))
-	l.probe(d.host.SelfAddrs, l.planner.probePeers(in, d))
+
+	probed := l.planner.probePeers(in, d)
+	l.probe(d.host.SelfAddrs, probed)
+	l.reaches.set(d.host.SelfAddrs, reachPeers(probed, in.table.Peers, l.remoteOfFeatures()))
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"time"
@@ -18,8 +19,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/reach"
+	"github.com/kubeveil/kubeveil/pkg/site/witness"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 	"github.com/kubeveil/kubeveil/pkg/telemetry/health"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/tunnel/wgdevice"
@@ -158,6 +162,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		traffic: a.peerTraffic, broken: func(p pathmtu.Peer) {
 			g.Go(func() error { a.sendSingly(ctx, p); return nil })
 		}}
+	l.reaches = reaches{ctx: ctx, run: g.Go, config: reach.Config{Read: a.readPeers,
+		Heard: a.peerHeard, Changed: a.poke, Log: a.log}}
 	g.Go(func() error { return feature.IgnoreEnd(ctx, a.source.Run(ctx, a.yield)) })
 	g.Go(func() error { return l.run(ctx) })
 	err = feature.IgnoreEnd(ctx, g.Wait())
@@ -191,7 +197,7 @@ func (l *loop) guardFirst() error {
 
 // listen opens the admin socket, and the metrics socket if an address is configured.
 func (a *Agent) listen() (err error) {
-	if a.adminSocket, err = telemetry.ListenAdmin(abi.AdminSocket); err != nil {
+	if a.adminSocket, err = admin.Listen(abi.AdminSocket); err != nil {
 		return err
 	}
 	address := a.config().MetricsAddress
@@ -217,12 +223,16 @@ func (a *Agent) closeListeners() error {
 func (a *Agent) serve(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error {
 		return telemetry.Serve(ctx, a.adminSocket,
-			telemetry.AdminHandler(a.Status, a.health, a.pages()), a.log)
+			admin.Handler(a.Status, a.health, a.pages()), a.log)
 	})
 	if a.metricsSocket != nil {
 		g.Go(func() error {
-			return telemetry.Serve(ctx, a.metricsSocket,
-				telemetry.MetricsHandler(a.metrics, a.health, a.config().ClusterRanges), a.log)
+			pages := http.NewServeMux()
+			pages.Handle("/", telemetry.MetricsHandler(a.metrics, a.health, a.config().ClusterRanges))
+			if a.witness != nil {
+				pages.Handle("GET "+witness.Path, a.witness)
+			}
+			return telemetry.Serve(ctx, a.metricsSocket, pages, a.log)
 		})
 	}
 }

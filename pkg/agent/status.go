@@ -32,6 +32,7 @@ func (a *Agent) Status() telemetry.Status {
 	s := v.status()
 	s.Version, s.Started = a.version, a.started
 	s.Pods, s.Guard = pods.Count, shownGuard
+	s.MetricsRefused = a.metrics.Refused()
 	s.Devices, s.Peers = v.peerStatus(tunnels)
 	s.Problems = append(s.Problems, pods.Problems...)
 	if v.configProblem != "" {
@@ -168,6 +169,18 @@ func (a *Agent) tunnelStatus() ([]telemetry.Device, []telemetry.Peer, error) {
 	tunnels, err := a.tunnels.Status(ctx)
 	devices, peers := a.view.Load().peerStatus(tunnels)
 	return devices, peers, err
+}
+
+// tunnelDrops returns the packets that veil-wg dropped since its process began, by reason.
+func (a *Agent) tunnelDrops() (map[string]uint64, error) {
+	devices, _, err := a.tunnelStatus()
+	drops := map[string]uint64{}
+	for _, d := range devices {
+		for reason, n := range d.Drops {
+			drops[reason] += n
+		}
+	}
+	return drops, err
 }
 
 // guardStatus returns the status of the guard: the links to which it is attached, and its drop

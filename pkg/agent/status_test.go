@@ -9,17 +9,44 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/agent/podkeeper"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/tunnel/tunneltest"
 )
 
+// The problems of a node are also what Faults returns, and recent drops of packets of the cluster.
+func TestProblemsHaveFaultsAndRecentDrops(t *testing.T) {
+	in := two(t)
+	a := &Agent{metrics: telemetry.NewMetrics(nil, false),
+		tunnels: tunnel.NewManager(&tunneltest.Fake{}, time.Now),
+		pods: podkeeper.New(pod.DefaultPaths(), resync, retry, slog.New(slog.DiscardHandler),
+			nil),
+	}
+	a.view.Store(&view{news: news{cfg: in.cfg}, outcome: outcome{last: decide(in),
+		refusals: []cluster.Refusal{{Node: "b", Reason: "of its key"}}}})
+	packets := uint64(5)
+	a.showGuard = func() (telemetry.Guard, error) {
+		drops := []telemetry.Drop{{Name: "dst_in_range", Packets: packets}}
+		return telemetry.Guard{Drops: drops}, nil
+	}
+	first := a.Status()
+	if !slices.Equal(first.Problems, first.Faults(time.Now())) || len(first.Problems) != 1 {
+		t.Errorf("problems %q", first.Problems)
+	}
+	packets = 7
+	if s := a.Status(); len(s.Problems) != 2 ||
+		!strings.Contains(s.Problems[1], "(dst_in_range 2)") {
+		t.Errorf("problems %q", s.Problems)
+	}
+}
+
 // A status is consistent: while it is read from the kernel, turns go on, and it never shows a part
 // of a turn.
 func TestStatusShowsTheViewOfOneMoment(t *testing.T) {
 	in := two(t)
-	a := &Agent{
+	a := &Agent{metrics: telemetry.NewMetrics(nil, false),
 		tunnels: tunnel.NewManager(&tunneltest.Fake{}, time.Now),
 		pods: podkeeper.New(pod.DefaultPaths(), resync, retry, slog.New(slog.DiscardHandler),
 			nil),

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
@@ -47,9 +48,7 @@ func TestNoNewsIsLost(t *testing.T) {
 // after it.
 func TestAStateWaitsUntilItIsApplied(t *testing.T) {
 	table, err := source.NewWriter(filepath.Join(t.TempDir(), "table.json"), true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	a := &Agent{log: slog.New(slog.DiscardHandler), wake: make(chan struct{}, 1), table: table,
 		health: health.New(loopLimit, stepApply)}
 	a.view.Store(&view{})

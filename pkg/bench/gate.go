@@ -64,6 +64,24 @@ func (l calm) judge(g Gate, p50, p99 *Case) Gate {
 	return g
 }
 
+// judge returns g, not judged if the base of the case varied too much. If the case was not
+// measured, the gate is missed. Nil judges in any run.
+func (s *steady) judge(g Gate, r *Result, mtu int) Gate {
+	if s == nil {
+		return g
+	}
+	c := r.Find(s.Case, mtu)
+	if c == nil || c.Base == nil {
+		g.OK, g.Got = false, "the case that must be steady was not measured"
+		return g
+	}
+	if varies := (c.Base.Max - c.Base.Min) / c.Base.Median; varies > s.Share {
+		g.OK, g.NotJudged = false, true
+		g.Got = fmt.Sprintf("not judged: %s varies by %.0f %%; %s", c.BaseName, 100*varies, g.Got)
+	}
+	return g
+}
+
 func ratioGate(name string, c *Case, limit float64, sign string, keeps func(float64) bool) Gate {
 	g := Gate{Name: name, Want: fmt.Sprintf("ratio %s %.3f", sign, limit)}
 	if c == nil || c.Ratio == nil {

@@ -57,6 +57,10 @@ type limit struct {
 	OrControl string `json:"orControl"`
 	// Calm restricts the gate to runs with a steady base; nil means all runs.
 	Calm *calm `json:"calm"`
+	// Steady restricts the gate to runs in which another case was steady; nil means all runs.
+	Steady *steady `json:"steady"`
+	// Best judges our best round instead of the median. It needs Within.
+	Best bool `json:"best"`
 	// IfMeasured reports whether the gate is left out, not missed, if the result lacks the case.
 	IfMeasured  bool `json:"ifMeasured"`
 	NoPlaintext bool `json:"noPlaintext"`
@@ -77,6 +81,13 @@ type calm struct {
 	Case string  `json:"case"`
 	Tail float64 `json:"tail"`
 	Must bool    `json:"must"`
+}
+
+// steady restricts a limit to runs in which the rounds of the base of Case differ by at most Share
+// of their median. In other runs the gate is not judged.
+type steady struct {
+	Case  string  `json:"case"`
+	Share float64 `json:"share"`
 }
 
 // link identifies a link by the base's median, its payload rate in clear, in Mbit/s.
@@ -142,6 +153,9 @@ func (l *limits) check() error {
 		}
 		if g.Calm != nil && (g.Calm.Case == "" || g.Calm.Tail < 1) {
 			return fmt.Errorf("%s: calm needs a case, and a tail of at least 1", g)
+		}
+		if g.Steady != nil && (g.Steady.Case == "" || g.Steady.Share <= 0) || g.Best && g.Within == nil {
+			return fmt.Errorf("%s: steady needs a case and a share, and best needs within", g)
 		}
 		if ofCase, leaks := g.Case != "" && set == 1 && !g.NoPlaintext, g.NoPlaintext &&
 			g.Case == "" && set == 0; !ofCase && !leaks {
@@ -310,7 +324,7 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 	}
 
 	if g.Within != nil {
-		return Within(name, c, *g.Within), true
+		return g.Steady.judge(g.within(name, c), r, mtu), true
 	}
 	if c != nil && c.BaseName != "" {
 		name += ", against " + c.BaseName
@@ -330,7 +344,20 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 	if g.Calm != nil {
 		gate = g.Calm.judge(gate, r.Find(g.Calm.Case, mtu), r.Find(g.Calm.Case+"_p99", mtu))
 	}
-	return gate, true
+	return g.Steady.judge(gate, r, mtu), true
+}
+
+// within returns the gate of our side's median, or of its best round.
+func (g limit) within(name string, c *Case) Gate {
+	if g.Best && c != nil {
+		best := *c
+		best.Ours.Median = best.Ours.Min
+		if c.Unit.MoreIsBetter() {
+			best.Ours.Median = best.Ours.Max
+		}
+		name, c = name+", best round", &best
+	}
+	return Within(name, c, *g.Within)
 }
 
 // unlessIncomplete returns g, missed if the run ended before all rounds of its case c.

@@ -278,3 +278,34 @@ func TestJudgeBesideAControl(t *testing.T) {
 		})
 	}
 }
+
+// A limit of a case that must be steady is judged only if the rounds of its base are close to one
+// another. The best round is judged where the limit says so.
+func TestJudgeSteady(t *testing.T) {
+	a, err := parseLimits([]byte(`{"suites":[{"suite":"s","every":[
+{"case":"a","atMost":0.6,"steady":{"case":"a","share":0.2}},
+{"case":"b","within":2,"best":true,"steady":{"case":"a","share":0.2}},{"case":"b","within":2}],
+"profiles":{"n":{"platforms":["namespaces"],"gates":[]}}}]}`))
+	errtest.Must(t, err)
+	for base, wants := range map[[2]float64]struct{ missed, judged int }{
+		{10, 11.9}: {1, 3}, {10, 14}: {1, 1},
+	} {
+		c, err := NewCase("a", 0, Millisecond, []float64{1, 1}, base[:], "loop")
+		errtest.Must(t, err)
+		r := &Result{Platform: Namespaces, Cases: []Case{c,
+			{Name: "b", Unit: Millisecond, Ours: Summarize([]float64{2, 4})}}}
+		r.Gates, err = a.suite("s").judge(r)
+		errtest.Must(t, err)
+		if len(r.Missed()) != wants.missed || r.Judged() != wants.judged {
+			t.Errorf("rounds of %v: %d missed of %d judged, want %+v: %+v", base, len(r.Missed()),
+				r.Judged(), wants, r.Gates)
+		}
+	}
+
+	for _, bad := range []string{`{"case":"a","atMost":1,"best":true}`,
+		`{"case":"a","atMost":1,"steady":{"case":"a"}}`} {
+		if _, err := parseLimits([]byte(`{"suites":[{"suite":"s","every":[` + bad + `]}]}`)); err == nil {
+			t.Errorf("%s is accepted", bad)
+		}
+	}
+}

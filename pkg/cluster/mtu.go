@@ -18,7 +18,11 @@ const (
 	headerWireGuard = 32
 )
 
-// Limits of an MTU, bytes.
+// Padding is the multiple, in bytes, to which WireGuard pads a payload (WireGuard paper, section
+// 5.4.6).
+const Padding = 16
+
+// Limits of an MTU, bytes. Both minima are multiples of Padding.
 const (
 	// MinMTU6 is the smallest MTU of a link that carries IPv6 (RFC 8200 section 5).
 	MinMTU6 = 1280

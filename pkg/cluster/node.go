@@ -9,7 +9,7 @@ import (
 // different zones may be equal.
 func (n Node) Equal(m Node) bool {
 	return n.Name == m.Name && n.Created.Equal(m.Created) && n.ControlPlane == m.ControlPlane &&
-		n.Zone == m.Zone &&
+		n.Zone == m.Zone && n.Leaving == m.Leaving &&
 		slices.Equal(n.Addresses, m.Addresses) && slices.Equal(n.Contested, m.Contested) &&
 		slices.Equal(n.PodPrefixes, m.PodPrefixes) && n.Claim.Equal(m.Claim)
 }

@@ -14,7 +14,7 @@ func TestEqualSeesEachField(t *testing.T) {
 	addr := netip.MustParseAddr("198.18.0.1")
 	prefixes := []netip.Prefix{netip.PrefixFrom(addr, 32)}
 	full := Node{
-		Name: "a", Created: time.Unix(1, 0), ControlPlane: true, Zone: "z",
+		Name: "a", Created: time.Unix(1, 0), ControlPlane: true, Zone: "z", Leaving: true,
 		Addresses: []netip.Addr{addr},
 		Contested: []netip.Addr{addr}, PodPrefixes: prefixes,
 		Claim: &Claim{

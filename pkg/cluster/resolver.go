@@ -354,8 +354,8 @@ func changedNodes(was, is []Node) map[string]bool {
 // identical reports whether a and b share all their memory. It is a fast test for equal nodes.
 func identical(a, b *Node) bool {
 	return a.Claim == b.Claim && a.Created == b.Created && a.ControlPlane == b.ControlPlane &&
-		a.Zone == b.Zone && shared(a.Addresses, b.Addresses) && shared(a.Contested, b.Contested) &&
-		shared(a.PodPrefixes, b.PodPrefixes)
+		a.Zone == b.Zone && a.Leaving == b.Leaving && shared(a.Addresses, b.Addresses) &&
+		shared(a.Contested, b.Contested) && shared(a.PodPrefixes, b.PodPrefixes)
 }
 
 // equal reports whether a and b are the same rules, with their lists in the same order.

@@ -57,7 +57,8 @@ func (w *world) change(t *rapid.T) {
 		w.rules = rules()
 		w.rules.NodeRanges = rapid.SampledFrom([][]netip.Prefix{nil,
 			prefixes("198.18.0.0/24")}).Draw(t, "node ranges")
-		w.rules.Sites[1].Reach = rapid.SampledFrom([]string{"", cluster.ReachAll}).Draw(t, "reach")
+		w.rules.Sites[1].Reach = rapid.SampledFrom([]string{cluster.ReachNone, cluster.ReachExports,
+			cluster.ReachAll}).Draw(t, "reach")
 	case 14:
 		if some && rapid.IntRange(0, 3).Draw(t, "twice") == 0 {
 			w.state.Nodes = append(w.state.Nodes, genNode(w.state.Nodes[at].Name).Draw(t, "second"))

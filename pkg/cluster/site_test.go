@@ -20,7 +20,8 @@ func sites() []cluster.Site {
 	return []cluster.Site{
 		{Name: "b", Reach: cluster.ReachAll, PodRanges: prefixes("10.245.0.0/16"),
 			NodeRanges: prefixes("198.18.1.0/24")},
-		{Name: "c", PodRanges: prefixes("10.246.0.0/16"), NodeRanges: prefixes("198.18.2.0/24")},
+		{Name: "c", Reach: cluster.ReachNone, PodRanges: prefixes("10.246.0.0/16"),
+			NodeRanges: prefixes("198.18.2.0/24")},
 	}
 }
 
@@ -225,4 +226,23 @@ func TestSitesDoNotChangeLocalDecisions(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Without the annotation an export is for all sites. With it, only for those that it names.
+func TestExportNamesItsSites(t *testing.T) {
+	for name, tt := range map[string]struct {
+		annotations map[string]string
+		b, c        bool
+	}{
+		"no annotation": {nil, true, true},
+		"one":           {map[string]string{cluster.SitesAnnotation: "b"}, true, false},
+		"two":           {map[string]string{cluster.SitesAnnotation: " c , b"}, true, true},
+		"empty":         {map[string]string{cluster.SitesAnnotation: ""}, false, false},
+		"other":         {map[string]string{cluster.SitesAnnotation: "bc"}, false, false},
+	} {
+		b, c := cluster.ExportedTo(tt.annotations, "b"), cluster.ExportedTo(tt.annotations, "c")
+		if b != tt.b || c != tt.c {
+			t.Errorf("%s: b %v, c %v", name, b, c)
+		}
+	}
 }

@@ -39,6 +39,8 @@ type Node struct {
 	ControlPlane bool `json:"controlPlane,omitempty"`
 	// Zone is the label topology.kubernetes.io/zone; "" without it.
 	Zone string `json:"zone,omitempty"`
+	// Leaving reports whether the Node is about to be deleted.
+	Leaving bool `json:"leaving,omitempty"`
 	// Addresses are the node's own addresses: Node.status.addresses of the types InternalIP and
 	// ExternalIP, without duplicates.
 	Addresses []netip.Addr `json:"addresses"`

@@ -91,9 +91,7 @@ func TestInstallAndRemove(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			from, to := files(t, release), files(t, c.before)
-			if _, err := Install(from, to); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(Install(from, to)))
 
 			got := content(t, to)
 			for name, text := range release {
@@ -111,9 +109,7 @@ func TestInstallAndRemove(t *testing.T) {
 			if c.between != nil {
 				c.between(t, to)
 			}
-			if _, err := Remove(to); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(Remove(to)))
 
 			want := c.after
 			if want == nil {
@@ -142,9 +138,7 @@ func TestInterruptedInstallIsCompleted(t *testing.T) {
 	errtest.Must(t, writeRecord(to, r))
 
 	errtest.Must(t, os.Remove(filepath.Join(to, "host-local")))
-	if _, err := Remove(to); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(Remove(to)))
 	if got := content(t, to); got["veil"] != "foreign" {
 		t.Errorf("what was recorded and never written took another's: %v", got)
 	}
@@ -163,9 +157,7 @@ func TestInterruptedUpgradeOwnsBothPlugins(t *testing.T) {
 	r := record{Plugins: map[string][]string{"veil": {digest([]byte("veil 1")),
 		digest([]byte("veil 2"))}}}
 	errtest.Must(t, writeRecord(to, r))
-	if _, err := Remove(to); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(Remove(to)))
 	if got := content(t, to); len(got) > 0 {
 		t.Errorf("left: %v", got)
 	}

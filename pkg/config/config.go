@@ -63,6 +63,9 @@ type Config struct {
 	// PodConnections bounds the tracked connections that one pod may have opened. 0 means no limit,
 	// and -1 a tenth of nf_conntrack_max.
 	PodConnections int `json:"podConnections"`
+	// SiteConnections bounds the tracked connections that one site may have opened on this node. It
+	// means the same as PodConnections.
+	SiteConnections int `json:"siteConnections"`
 	// Services configures ServiceProxyEBPF, and the way to API servers: see APIPath.
 	Services Services `json:"services"`
 	// MetricsAddress is the address and port of /metrics, /healthz and /readyz. "" turns them off.
@@ -121,8 +124,9 @@ type Services struct {
 	// APIFrontends are addresses in the kubeconfigs of the node's own programs. They lead to the
 	// API servers whose certificates name them. There are at most MaxAPIFrontends.
 	APIFrontends []netip.AddrPort `json:"apiFrontends,omitempty"`
-	// HostRouting selects how packets reach the pods of the node: HostRoutingKernel, or
-	// HostRoutingEBPF, which bypasses netfilter.
+	// HostRouting selects how packets reach the pods of the node: HostRoutingKernel,
+	// HostRoutingEBPF, which bypasses netfilter, or HostRoutingAuto, which does so until a chain of
+	// another program judges packets.
 	HostRouting string `json:"hostRouting"`
 	// HealthAddress is the address and port that answers health checks of load balancers. "" turns
 	// it off.
@@ -142,8 +146,6 @@ type ServiceLimits struct {
 	Frontends int `json:"frontends,omitempty"`
 	// BackendSlots is a power of two, about four times the number of backends.
 	BackendSlots int `json:"backendSlots,omitempty"`
-	// Members bounds the backends of UDP and of services with session affinity.
-	Members int `json:"members,omitempty"`
 	// SourceRanges bounds the ranges of loadBalancerSourceRanges.
 	SourceRanges int `json:"sourceRanges,omitempty"`
 	// TCPFlows bounds the entries of established connections that are translated at links: two for
@@ -160,7 +162,7 @@ type ServiceLimits struct {
 const MaxAPIFrontends = 8
 
 // MaxSites bounds Config.Sites.
-const MaxSites = 8
+const MaxSites = cluster.MaxSites
 
 // Values of Config.ServiceProxy.
 const (
@@ -184,7 +186,13 @@ const (
 const (
 	HostRoutingKernel = "kernel"
 	HostRoutingEBPF   = "ebpf"
+	HostRoutingAuto   = "auto"
 )
+
+// FastPath reports whether packets of pods may bypass netfilter.
+func (s Services) FastPath() bool {
+	return s.HostRouting == HostRoutingEBPF || s.HostRouting == HostRoutingAuto
+}
 
 // Kinds of source.
 const (
@@ -219,6 +227,7 @@ func Default() Config {
 		Policy:           PolicyNone,
 		PolicyOwnNode:    OwnNodeJudge,
 		PodConnections:   -1,
+		SiteConnections:  -1,
 		Services: Services{HostRouting: HostRoutingKernel,
 			HealthAddress: abi.ServiceHealthAddress},
 		MetricsAddress: abi.MetricsAddress,
@@ -264,6 +273,9 @@ var flags = []struct{ name, path, usage string }{
 	{"pod-connections", "podConnections",
 		"`number` of tracked connections that one pod may open; 0: no limit, -1: a tenth of " +
 			"nf_conntrack_max"},
+	{"site-connections", "siteConnections",
+		"`number` of tracked connections that one site may open; 0: no limit, -1: a tenth of " +
+			"nf_conntrack_max"},
 	{"policy-own-node", "policyOwnNode",
 		"how network policies treat a pod's connections to its own node: `kind` judge or allow"},
 	{"service-cgroup", "services.cgroup",
@@ -274,7 +286,8 @@ var flags = []struct{ name, path, usage string }{
 		"comma-separated `addresses` with ports in kubeconfigs of the node's own programs, to " +
 			"translate to all API servers whose certificates name them"},
 	{"host-routing", "services.hostRouting",
-		"path of packets to pods of the node: `kind` kernel, or ebpf, which bypasses netfilter"},
+		"path of packets to pods of the node: `kind` kernel; ebpf, which bypasses netfilter; or " +
+			"auto, which does so until a chain of another program judges packets"},
 	{"service-health-address", "services.healthAddress",
 		"`address` of the health check for load balancers; empty: none"},
 	{"node-port-addresses", "services.nodePortAddresses",
@@ -284,7 +297,6 @@ var flags = []struct{ name, path, usage string }{
 		"maximum `number` of addresses of services"},
 	{"service-backend-slots", "services.limits.backendSlots",
 		"`number` of slots for backends: a power of two, at least four times the backends"},
-	{"service-members", "services.limits.members", "maximum `number` of members of services"},
 	{"service-source-ranges", "services.limits.sourceRanges",
 		"maximum `number` of ranges in loadBalancerSourceRanges"},
 	{"service-tcp-flows", "services.limits.tcpFlows",

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/spf13/pflag"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -41,9 +42,7 @@ func prefixes(list ...string) (out []netip.Prefix) {
 
 func TestLoadFillsDefaults(t *testing.T) {
 	got, err := config.Load(write(t, good))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := config.Default()
 	want.Node, want.ClusterRanges, want.ServiceRanges = "node-1",
 		prefixes("10.244.0.0/16", "fd42:244::/48"), prefixes("10.96.0.0/12")
@@ -71,9 +70,7 @@ func TestKeepaliveIsOffByDefault(t *testing.T) {
 
 func TestDefaultNodeIsTheHostNameInLowerCase(t *testing.T) {
 	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if got := config.Default().Node; got != strings.ToLower(host) {
 		t.Errorf("node %q, host name %q", got, host)
 	}
@@ -187,7 +184,7 @@ func TestLoadReports(t *testing.T) {
 			strings.Repeat("'192.0.2.1:6443', ", 9) + "]}",
 			[]string{"services.apiFrontends: 9 addresses are given; write at most 8"}},
 		"unknown host routing": {good + "services: {hostRouting: fast}",
-			[]string{`services.hostRouting: "fast" is unknown; write one of [kernel ebpf]`}},
+			[]string{`services.hostRouting: "fast" is unknown; write one of [kernel ebpf auto]`}},
 		"log level": {good + "logLevel: loud",
 			[]string{`logLevel: "loud" is unknown`}},
 		"log format": {good + "logFormat: xml",
@@ -257,13 +254,9 @@ func TestFlagsOverrideTheFile(t *testing.T) {
 		"--node=node-2", "--cluster-ranges", "10.1.0.0/16, fd42:1::/48",
 		"--mtu", "1500", "--trust-disk", "--portmap=false", "--tunnel-port=4000",
 		"--source", "snapshot", "--source-file=/run/s.json", "--metrics-address="})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	got, err := f.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if got.Node != "node-2" ||
 		!slices.Equal(got.ClusterRanges, prefixes("10.1.0.0/16", "fd42:1::/48")) ||
 		!slices.Equal(got.ServiceRanges, prefixes("10.96.0.0/12")) ||
@@ -316,9 +309,7 @@ func TestKubeadmFillsWhatIsNotSet(t *testing.T) {
 			path := write(t, text)
 			got, err := config.Load(write(t,
 				"node: a\nserviceRanges: [10.112.0.0/12]\nkubeadmConfig: "+path))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if !slices.Equal(got.ClusterRanges, prefixes("10.244.0.0/16", "fd42:244::/48")) ||
 				!slices.Equal(got.ServiceRanges, prefixes("10.112.0.0/12")) {
 				t.Errorf("pods %v, services %v", got.ClusterRanges, got.ServiceRanges)

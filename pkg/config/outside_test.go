@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
@@ -33,9 +34,7 @@ func TestOutsideClosesTheNetworksOfNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := config.Parse("node-1", []byte(tt.text), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			var got []string
 			for _, p := range c.Closed() {
@@ -118,9 +117,7 @@ func TestLinkLocalAddressesAreClosed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := config.Parse("node-1", []byte(good+tt.text), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			for _, a := range append(clouds, nettest.Addrs("169.254.0.0", "169.254.1.1",
 				"169.254.20.10", "169.254.169.252", "169.254.169.255", "169.254.255.255")...) {

@@ -7,7 +7,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// siteName matches a DNS label (RFC 1123). The names of a site's objects begin with it.
+// siteName matches a DNS label (RFC 1123). The names of a site's objects begin with it. Names of
+// namespaces are DNS labels, too.
 var siteName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
 // checkSites checks the sites, except for their ranges by themselves; see checkRanges.
@@ -34,7 +35,15 @@ func (p *problems) checkSites(c Config) {
 		}
 
 		if s.Reach != "" {
-			p.oneOf(key+"reach", s.Reach, cluster.ReachNone, cluster.ReachAll)
+			p.oneOf(key+"reach", s.Reach, cluster.ReachNone, cluster.ReachExports,
+				cluster.ReachAll)
+		}
+
+		for j, name := range s.Imports {
+			if name != cluster.AllNamespaces && (!siteName.MatchString(name) || len(name) > 63) {
+				p.add(fmt.Sprintf("%simports[%d]", key, j), "%q is not the name of a namespace; "+
+					"write names, or [%q] for all", name, cluster.AllNamespaces)
+			}
 		}
 
 		for _, list := range []namedRanges{{"podRanges", s.PodRanges},

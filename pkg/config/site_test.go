@@ -48,13 +48,18 @@ func TestSitesAreJudged(t *testing.T) {
 	}
 
 	for name, tt := range map[string]struct{ ranges, sites, want string }{
-		"one":   {withNodes, b, ""},
-		"two":   {withNodes, b + site("c", 1), ""},
-		"eight": {withNodes, strings.TrimSuffix(nine.String(), site("s8", 8)), ""},
-		"none":  {withNodes, "  []\n", ""},
-		"open":  {withNodes, b + "    reach: all\n", ""},
-		"reach of another kind": {withNodes, b + "    reach: exports\n",
-			`sites[0].reach: "exports" is unknown; write one of [none all]`},
+		"one":              {withNodes, b, ""},
+		"two":              {withNodes, b + site("c", 1), ""},
+		"eight":            {withNodes, strings.TrimSuffix(nine.String(), site("s8", 8)), ""},
+		"none":             {withNodes, "  []\n", ""},
+		"open":             {withNodes, b + "    reach: all\n", ""},
+		"exports":          {withNodes, b + "    reach: exports\n", ""},
+		"imports":          {withNodes, b + "    imports: [shop, default]\n", ""},
+		"imports into all": {withNodes, b + "    imports: ['*']\n", ""},
+		"imports into no namespace": {withNodes, b + "    imports: [shop, shop/web]\n",
+			`sites[0].imports[1]: "shop/web" is not the name of a namespace; write names, or ["*"]`},
+		"reach of another kind": {withNodes, b + "    reach: some\n",
+			`sites[0].reach: "some" is unknown; write one of [none exports all]`},
 		"without node ranges here": {good, b, "sites: needs nodeRanges, by which addresses of this " +
 			"cluster's nodes"},
 		"a site named twice": {withNodes, b + site("b", 1),

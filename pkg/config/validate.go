@@ -50,6 +50,14 @@ func (p *problems) oneOf(key, got string, allowed ...string) {
 	}
 }
 
+// connections judges a limit of tracked connections.
+func (p *problems) connections(key string, n int) {
+	if n < -1 {
+		p.add(key, "%d is not a number of connections; write -1 for a tenth of the node's table, "+
+			"0 for no limit, or a number such as 20000", n)
+	}
+}
+
 // nodeName matches a DNS subdomain (RFC 1123), as Kubernetes requires for names of nodes.
 var nodeName = regexp.MustCompile(
 	`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
@@ -257,14 +265,13 @@ func (p *problems) checkServices(c Config) {
 	}
 
 	p.oneOf("policyOwnNode", c.PolicyOwnNode, OwnNodeJudge, OwnNodeAllow)
-	if c.PodConnections < -1 {
-		p.add("podConnections", "%d is not a number of connections; write -1 for a tenth of the "+
-			"node's table, 0 for no limit, or a number such as 20000", c.PodConnections)
-	}
-	p.oneOf("services.hostRouting", c.Services.HostRouting, HostRoutingKernel, HostRoutingEBPF)
-	if c.Services.HostRouting == HostRoutingEBPF && c.ServiceProxy != ServiceProxyEBPF {
-		p.add("services.hostRouting", "ebpf is done by the programs of serviceProxy ebpf; write "+
-			"that too, or %s", HostRoutingKernel)
+	p.connections("podConnections", c.PodConnections)
+	p.connections("siteConnections", c.SiteConnections)
+	p.oneOf("services.hostRouting", c.Services.HostRouting, HostRoutingKernel, HostRoutingEBPF,
+		HostRoutingAuto)
+	if c.Services.FastPath() && c.ServiceProxy != ServiceProxyEBPF {
+		p.add("services.hostRouting", "%s is done by the programs of serviceProxy ebpf; write "+
+			"that too, or %s", c.Services.HostRouting, HostRoutingKernel)
 	}
 	if c.Services.HealthAddress != "" {
 		p.checkListen("services.healthAddress", c.Services.HealthAddress, abi.ServiceHealthAddress)
@@ -285,7 +292,6 @@ func (p *problems) checkServices(c Config) {
 	}{
 		{"frontends", c.Services.Limits.Frontends, 64},
 		{"backendSlots", c.Services.Limits.BackendSlots, 1024},
-		{"members", c.Services.Limits.Members, 1024},
 		{"sourceRanges", c.Services.Limits.SourceRanges, 64},
 		{"tcpFlows", c.Services.Limits.TCPFlows, 1024},
 		{"openingFlows", c.Services.Limits.OpeningFlows, 1024},

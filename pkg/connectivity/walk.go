@@ -1,6 +1,7 @@
 package connectivity
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,12 +112,8 @@ func Walk(ctx context.Context, c *remote.Cluster, opts WalkConfig) (report Repor
 }
 
 func (o *WalkConfig) fill() {
-	if o.Namespace == "" {
-		o.Namespace = DefaultNamespace
-	}
-	if o.HostPort == 0 {
-		o.HostPort = DefaultHostPort
-	}
+	o.Namespace = cmp.Or(o.Namespace, DefaultNamespace)
+	o.HostPort = cmp.Or(o.HostPort, DefaultHostPort)
 	if o.Step == nil {
 		o.Step = func(string) {}
 	}

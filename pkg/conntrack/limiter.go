@@ -27,13 +27,16 @@ type LimiterConfig struct {
 	// Limit is the number of entries that one pod may have opened. Zero means no limit, and a
 	// negative number means a tenth of the table.
 	Limit int
+	// SiteLimit means the same for each of Sites. Zero means no limit and no rate.
+	SiteLimit int
+	Sites     []Site
 	// Pods returns the pods of the node. Several goroutines call it, only when the table is read or
 	// shown.
 	Pods func() ([]Pod, error)
 	Log  *slog.Logger
 }
 
-// Usage is the number of tracked connections that a pod opened.
+// Usage is the number of tracked connections that a pod, or a site, opened.
 type Usage struct {
 	Pod     string `json:"pod"`
 	Entries int    `json:"entries"`
@@ -45,10 +48,16 @@ type Status struct {
 	Entries int `json:"entries"`
 	Max     int `json:"max"`
 	Limit   int `json:"limit"`
+	// SiteLimit is the limit per site, 0 if there is no limit, and LimitedSites are the sites that
+	// cannot open connections now, sorted by name.
+	SiteLimit    int     `json:"siteLimit,omitempty"`
+	LimitedSites []Usage `json:"limitedSites,omitempty"`
 	// Limited holds the pods that cannot open connections now, sorted by name.
 	Limited []Usage `json:"limited,omitempty"`
 	// Dropped counts the packets that the limit dropped since the Limiter began.
 	Dropped uint64 `json:"dropped"`
+	// SitesDropped counts those of sites.
+	SitesDropped uint64 `json:"sitesDropped,omitempty"`
 }
 
 // Limiter limits the pods of one network namespace. Make it with New.
@@ -60,18 +69,27 @@ type Limiter struct {
 	// inherited holds the limited addresses in the table of an earlier Limiter. It is nil after the
 	// first decision.
 	inherited map[netip.Addr]bool
+	// limitedSites holds the names of the limited sites. keepAt is when keepSites compares again.
+	limitedSites map[string]bool
+	keepAt       time.Time
 
 	// unsampled reports whether the kernel cannot sample packets. It is valid if tried is set.
 	unsampled, tried bool
 
 	mu    sync.Mutex
 	shown Status
-	// earlier counts the packets that deleted tables dropped. Only Run changes it.
-	earlier uint64
+	// earlier counts the packets of pods that deleted tables dropped, earlierSites those of sites.
+	// Only Run changes them.
+	earlier, earlierSites uint64
 }
 
 // New returns a Limiter. It limits nothing before Run.
-func New(o LimiterConfig) *Limiter { return &Limiter{o: o, limited: map[string][]netip.Addr{}} }
+func New(o LimiterConfig) *Limiter {
+	if o.SiteLimit == 0 {
+		o.Sites = nil
+	}
+	return &Limiter{o: o, limited: map[string][]netip.Addr{}}
+}
 
 const (
 	// every is the interval between reads of the number of entries.
@@ -86,15 +104,15 @@ const (
 // stays in force when Run ends, and the next Run continues from it. So between the two, a limited
 // pod cannot open connections.
 func (l *Limiter) Run(ctx context.Context) error {
-	begin := l.inherit
-	if l.o.Limit == 0 {
+	begin, none := l.inherit, l.o.Limit == 0 && len(l.o.Sites) == 0
+	if none {
 		begin = func() error { return l.write(nil) }
 	}
 	if err := begin(); err != nil {
 		l.o.Log.Warn("the limit of pods' connections cannot be lifted", "error", err)
 	}
 	defer l.tracked.close()
-	if l.o.Limit == 0 {
+	if none {
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -105,7 +123,7 @@ func (l *Limiter) Run(ctx context.Context) error {
 	for {
 		err := l.step(time.Now())
 		if err != nil && !failed {
-			l.o.Log.Warn("pods' connections are not limited", "error", err)
+			l.o.Log.Warn("pods' and sites' connections are not limited", "error", err)
 		}
 		failed = err != nil
 		select {
@@ -121,12 +139,12 @@ func (l *Limiter) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.shown
-	s.Limited = slices.Clone(s.Limited)
+	s.Limited, s.LimitedSites = slices.Clone(s.Limited), slices.Clone(s.LimitedSites)
 	return s
 }
 
-// step reads the number of entries. If a pod may be above the limit, it also reads the table and
-// limits pods.
+// step reads the number of entries. If a pod or a site may be above the limit, it also reads the
+// table and limits them.
 func (l *Limiter) step(now time.Time) error {
 	entries, err := sysctl.ReadNumber("netfilter/nf_conntrack_count")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -139,12 +157,15 @@ func (l *Limiter) step(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	limit := limitOf(l.o.Limit, size)
+	limit, siteLimit := limitOf(l.o.Limit, size), limitOf(l.o.SiteLimit, size)
 	l.mu.Lock()
-	l.shown.Entries, l.shown.Max, l.shown.Limit = entries, size, limit
+	l.shown.Entries, l.shown.Max = entries, size
+	l.shown.Limit, l.shown.SiteLimit = limit, siteLimit
 	l.mu.Unlock()
-	if entries <= limit && len(l.limited) == 0 && l.inherited == nil || !l.tracked.mayRead(now) {
-		return nil
+	above := limit > 0 && entries > limit || siteLimit > 0 && entries > siteLimit
+	limited := len(l.limited) > 0 || len(l.limitedSites) > 0 || l.inherited != nil
+	if !above && !limited || !l.tracked.mayRead(now) {
+		return l.keepSites(now)
 	}
 
 	pods, err := l.o.Pods()
@@ -160,6 +181,7 @@ func (l *Limiter) step(now time.Time) error {
 			l.limited[p.Name] = p.Addrs
 		}
 	}
+	l.limitSites(decideSites(l.o.Sites, opened, siteLimit, l.limitedSites))
 	return l.limit(decide(pods, opened, limit, l.limited))
 }
 
@@ -217,7 +239,7 @@ func (l *Limiter) limit(pods []decided) error {
 	}
 
 	// Another program may have flushed the table: while pods are limited, it is read each time.
-	if len(addrs) > 0 || len(l.limited) > 0 || l.inherited != nil {
+	if len(addrs) > 0 || len(l.limited) > 0 || l.inherited != nil || len(l.o.Sites) > 0 {
 		if err := l.write(addrs); err != nil {
 			return fmt.Errorf("limit pods' connections: %w", err)
 		}

@@ -21,10 +21,11 @@ const DropReason = "pod_connections"
 const priority = -150
 
 var sets = []struct {
-	name  string
-	saddr nft.Field
-	key   nftables.SetDatatype
-}{{"pods4", nft.Source4, nftables.TypeIPAddr}, {"pods6", nft.Source6, nftables.TypeIP6Addr}}
+	name, suffix string
+	saddr        nft.Field
+	key          nftables.SetDatatype
+}{{"pods4", "_ranges4", nft.Source4, nftables.TypeIPAddr},
+	{"pods6", "_ranges6", nft.Source6, nftables.TypeIP6Addr}}
 
 // isPods reports whether the set with this name holds addresses of pods.
 func isPods(set string) bool { return set == sets[0].name || set == sets[1].name }
@@ -47,8 +48,10 @@ func plan(limited map[string][]netip.Addr) *nft.Table {
 		rules = append(rules, nft.All(nft.Family(s.saddr.Family), s.saddr.In(s.name), isNew(),
 			chains.Drop(DropReason)))
 	}
-	t.Chains = append(t.Chains, nft.Base("prerouting", nftables.ChainTypeFilter,
-		nftables.ChainHookPrerouting, priority, rules...))
+	if len(limited) > 0 {
+		t.Chains = append(t.Chains, nft.Base("prerouting", nftables.ChainTypeFilter,
+			nftables.ChainHookPrerouting, priority, rules...))
+	}
 	return t
 }
 
@@ -58,10 +61,13 @@ func isNew() nft.Rule {
 	return nft.Bits(load, expr.CtStateBitNEW, nft.Neq, 0)
 }
 
-// write limits exactly these pods. If limited is empty, it deletes the table.
+// write limits exactly these pods, and l.limitedSites. If limited is empty and there is no site, it
+// deletes the table.
 func (l *Limiter) write(limited map[string][]netip.Addr) error {
-	if len(limited) > 0 {
-		if err := l.put(plan(limited)); err != nil {
+	if len(limited) > 0 || len(l.o.Sites) > 0 {
+		t := plan(limited)
+		addSites(t, l.o.Sites, l.limitedSites)
+		if err := l.put(t); err != nil {
 			return err
 		}
 		l.limited = limited
@@ -109,19 +115,28 @@ func (l *Limiter) Drops() (map[string]uint64, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return map[string]uint64{DropReason: l.earlier + counts[DropReason]}, nil
+	all := map[string]uint64{DropReason: l.earlier + counts[DropReason]}
+	if len(l.o.Sites) > 0 {
+		all[SiteDropReason] = l.earlierSites + counts[SiteDropReason]
+	}
+	return all, nil
 }
 
-// dropped returns how many packets the limit dropped since the Limiter began, and before by the
-// table that it found. Only Run calls it.
+// dropped returns how many packets the limit of pods dropped since the Limiter began, and before by
+// the table that it found. It shows them, and those of sites. Only Run calls it.
 func (l *Limiter) dropped() (uint64, error) {
-	dropped, err := l.tracked.dropped(abi.NFTLimitTable)
+	counts, err := l.tracked.dropped(abi.NFTLimitTable)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err == nil && l.earlier+dropped < l.shown.Dropped {
-		l.earlier = l.shown.Dropped // another program deleted the table
+	total := func(earlier, shown *uint64, now uint64) uint64 {
+		if err == nil && *earlier+now < *shown {
+			*earlier = *shown // another program deleted the table
+		}
+		*shown = max(*shown, *earlier+now)
+		return *earlier + now
 	}
-	return l.earlier + dropped, err
+	total(&l.earlierSites, &l.shown.SitesDropped, counts[SiteDropReason])
+	return total(&l.earlier, &l.shown.Dropped, counts[DropReason]), err
 }
 
 // inherit reads the limited addresses from the kernel's table into l.inherited. They stay limited

@@ -84,19 +84,19 @@ func (t *tracked) openLocked() (c *nft.Conn, err error) {
 	return t.conn, err
 }
 
-// dropped returns the drop counter of the nftables table called limit.
-func (t *tracked) dropped(limit string) (uint64, error) {
+// dropped returns the counters of the nftables table called limit.
+func (t *tracked) dropped(limit string) (map[string]uint64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c, err := t.openLocked()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	counts, err := c.Counters(limit)
 	if err != nil {
 		t.closeLocked()
 	}
-	return counts[DropReason], err
+	return counts, err
 }
 
 func (t *tracked) close() {

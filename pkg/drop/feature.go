@@ -30,6 +30,9 @@ type FeatureConfig struct {
 	// Counters returns a new map with the number of dropped packets by reason. The map may also
 	// contain other counters.
 	Counters func() (map[string]uint64, error)
+	// Tunnels returns the packets that veil-wg dropped, by reason. They have no samples. Nil means
+	// that they are not counted.
+	Tunnels func() (map[string]uint64, error)
 	// Ring receives the samples of BPF programs. The zero value means that no program writes
 	// samples.
 	Ring  sample.Ring
@@ -70,12 +73,13 @@ func NewFeature(o FeatureConfig) *Feature {
 		problem: errors.New("veild has not begun to sample")}
 }
 
-// Begin starts to listen to nflog. It never returns an error: if it cannot listen, it logs the
-// reason, and Run tries again.
+// Begin starts to listen to nflog, and keeps the samples that wait in the ring of BPF programs. It
+// never returns an error: if it cannot listen, it logs the reason. Run tries both again.
 func (f *Feature) Begin() error {
 	if err := f.listen(); err != nil {
 		f.o.Log.Warn("dropped packets are only counted, not sampled", "error", err)
 	}
+	f.keepWaiting()
 	return nil
 }
 
@@ -247,6 +251,9 @@ func (f *Feature) counts() (c counts, err error) {
 
 // Turn receives the verified nodes, by which samples name peers.
 func (f *Feature) Turn(t feature.Turn) error {
+	if t.SamePlaces {
+		return nil
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.names.setNodes(t)

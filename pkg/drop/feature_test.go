@@ -257,6 +257,10 @@ func TestWhoseIsADroppedPacket(t *testing.T) {
 		PodPrefixes: nettest.Prefixes("198.18.2.0/24")}}}}); err != nil {
 		t.Fatal(err)
 	}
+	// A turn in which no node has moved changes no name.
+	if err := f.Turn(feature.Turn{SamePlaces: true}); err != nil {
+		t.Fatal(err)
+	}
 
 	for name, c := range map[string]struct {
 		p                nflog.Packet
@@ -342,6 +346,7 @@ func TestPageChoosesPackets(t *testing.T) {
 	f.Sampled(in, telemetry.DroppedPacket{Reason: "other"})
 	f.Sampled(nflog.Packet{In: 2}, telemetry.DroppedPacket{Reason: "to_loopback"})
 
+	f.o.Tunnels = func() (map[string]uint64, error) { return map[string]uint64{"no_route": 2}, nil }
 	first, _ := f.ring.After(0, Size, all)
 	for name, c := range map[string]struct {
 		query string
@@ -371,6 +376,9 @@ func TestPageChoosesPackets(t *testing.T) {
 			d, ok := answer.(telemetry.Drops)
 			if err != nil || !ok || len(d.Packets) != c.count || d.Last != first[2].Number {
 				t.Errorf("%+v, %v; want %d packets", answer, err, c.count)
+			}
+			if counted := d.Tunnels["no_route"] == 2; counted == strings.Contains(c.query, "after") {
+				t.Errorf("drops of tunnels: %v", d.Tunnels)
 			}
 		})
 	}

@@ -2,7 +2,10 @@ package drop
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"net"
+	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"testing"
@@ -10,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -58,40 +62,75 @@ var floods = map[string]func(t testing.TB, flood func(flooded)){
 	},
 }
 
-// send sends the frame again and again for the time lasts, from one thread. It returns the number
-// of frames and the CPU time of the thread.
-func (d flooded) send(lasts time.Duration) (sent uint64, took time.Duration, err error) {
-	err = d.from.Do(func() error {
-		i, err := net.InterfaceByName(d.link)
-		if err != nil {
-			return err
-		}
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		if err := unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: i.Index}); err != nil {
-			return err
-		}
+// floodEnv is the environment variable with which this program floods a link instead of testing.
+const floodEnv = "KUBEVEIL_FLOOD"
 
-		before, err := cpu(unix.RUSAGE_THREAD)
-		if err != nil {
-			return err
-		}
-		for began := time.Now(); time.Since(began) < lasts; {
-			for range 1000 {
-				if _, err := unix.Write(fd, d.frame); err != nil {
-					return err
-				}
-				sent++
+// flood is what such a program does: it sends Frame by Link again and again for the time Lasts,
+// from one thread. Sent and Took are the number of frames and the CPU time of the thread.
+type flood struct {
+	Link  string
+	Frame []byte
+	Lasts time.Duration
+
+	Sent uint64
+	Took time.Duration
+}
+
+// runFlood runs the flood that the environment describes, and prints it.
+func runFlood(text string) error {
+	var f flood
+	if err := json.Unmarshal([]byte(text), &f); err != nil {
+		return err
+	}
+	i, err := net.InterfaceByName(f.Link)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: i.Index}); err != nil {
+		return err
+	}
+
+	runtime.LockOSThread()
+	before, err := cpu(unix.RUSAGE_THREAD)
+	if err != nil {
+		return err
+	}
+	for began := time.Now(); time.Since(began) < f.Lasts; {
+		for range 1000 {
+			if _, err := unix.Write(fd, f.Frame); err != nil {
+				return err
 			}
+			f.Sent++
 		}
-		took, err = cpu(unix.RUSAGE_THREAD)
-		took -= before
+	}
+	if f.Took, err = cpu(unix.RUSAGE_THREAD); err != nil {
+		return err
+	}
+	f.Took -= before
+	return json.NewEncoder(os.Stdout).Encode(f)
+}
+
+// send floods the link from another process, so that its CPU time does not count for the Feature.
+func (d flooded) send(lasts time.Duration) (sent flood, err error) {
+	text, err := json.Marshal(flood{Link: d.link, Frame: d.frame, Lasts: lasts})
+	if err != nil {
+		return sent, err
+	}
+	var out []byte
+	err = d.from.Do(func() (err error) {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env, cmd.Stderr = append(os.Environ(), floodEnv+"="+string(text)), os.Stderr
+		out, err = cmd.Output()
 		return err
 	})
-	return sent, took, err
+	if err != nil {
+		return sent, err
+	}
+	return sent, json.Unmarshal(out, &sent)
 }
 
 // expect waits until all sent packets are counted, and each has a sample or counts as skipped. It
@@ -101,9 +140,7 @@ func (d flooded) expect(t testing.TB, before, sent uint64) int {
 	var packets []telemetry.DroppedPacket
 	nettest.Until(t, patience, "each packet is counted, and is a sample or skipped", func() bool {
 		counts, err := d.f.counts()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		packets, _ = d.f.ring.After(0, Size, query{reason: d.reason}.matches)
 		dropped := counts.dropped[d.reason]
 		return dropped == before+sent &&
@@ -129,12 +166,10 @@ func TestFloodIsCountedAndSampledWithinItsLimits(t *testing.T) {
 	for name, run := range floods {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(d flooded) {
-				sent, _, err := d.send(200 * time.Millisecond)
-				if err != nil {
-					t.Fatal(err)
-				}
-				samples := d.expect(t, 0, sent)
-				if t.Logf("%d samples of %d packets", samples, sent); samples < 10 {
+				f, err := d.send(200 * time.Millisecond)
+				errtest.Must(t, err)
+				samples := d.expect(t, 0, f.Sent)
+				if t.Logf("%d samples of %d packets", samples, f.Sent); samples < 10 {
 					t.Error("too few samples")
 				}
 			})
@@ -154,26 +189,20 @@ func BenchmarkFlood(b *testing.B) {
 					runtime.GC()
 					runtime.ReadMemStats(&before)
 					began, err := cpu(unix.RUSAGE_SELF)
-					if err != nil {
-						b.Fatal(err)
-					}
-					sent, sender, err := d.send(lasts)
-					if err != nil {
-						b.Fatal(err)
-					}
+					errtest.Must(b, err)
+					f, err := d.send(lasts)
+					errtest.Must(b, err)
 					ended, err := cpu(unix.RUSAGE_SELF)
-					if err != nil {
-						b.Fatal(err)
-					}
+					errtest.Must(b, err)
 
-					samples := d.expect(b, total, sent)
-					total += sent
+					samples := d.expect(b, total, f.Sent)
+					total += f.Sent
 					runtime.GC()
 					runtime.ReadMemStats(&after)
-					b.ReportMetric(float64(sent)/lasts.Seconds(), "packets/s")
-					b.ReportMetric(float64(sent)/sender.Seconds(), "packets/sender-cpu-s")
+					b.ReportMetric(float64(f.Sent)/lasts.Seconds(), "packets/s")
+					b.ReportMetric(float64(f.Sent)/f.Took.Seconds(), "packets/sender-cpu-s")
 					b.ReportMetric(float64(samples), "samples")
-					b.ReportMetric(100*(ended-began-sender).Seconds()/lasts.Seconds(), "veild-%-of-a-core")
+					b.ReportMetric(100*(ended-began).Seconds()/lasts.Seconds(), "veild-%-of-a-core")
 					b.ReportMetric((float64(after.HeapAlloc)-float64(before.HeapAlloc))/(1<<20), "MiB-more")
 				}
 			})

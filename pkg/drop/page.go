@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // PageSize bounds the packets of one answer. A packet has at most some 5 KiB: two names of pods,
@@ -16,8 +17,8 @@ import (
 const PageSize = 1024
 
 // Pages returns the admin socket's page of dropped packets.
-func (f *Feature) Pages() map[string]telemetry.Page {
-	return map[string]telemetry.Page{telemetry.DropsPath: f.page}
+func (f *Feature) Pages() map[string]admin.Page {
+	return map[string]admin.Page{telemetry.DropsPath: f.page}
 }
 
 // query selects packets. Empty strings and the zero time select all packets.
@@ -45,6 +46,11 @@ func (f *Feature) page(r *http.Request) (any, error) {
 	d := telemetry.Drops{DropSamples: f.samples(), Before: f.before(), Last: last,
 		More: len(packets) == PageSize, Packets: packets}
 	d.Skipped = f.tally.skipped(counts)
+	if q.after == 0 && f.o.Tunnels != nil { // reading the devices costs more than the samples
+		if d.Tunnels, err = f.o.Tunnels(); err != nil {
+			return nil, err
+		}
+	}
 	return d, nil
 }
 
@@ -80,5 +86,5 @@ func (f *Feature) checkPod(name string) error {
 	if slices.Contains(pods, name) || len(kept) > 0 {
 		return nil
 	}
-	return telemetry.NotHere(name, pods)
+	return admin.NotHere(name, pods)
 }

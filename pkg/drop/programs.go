@@ -8,8 +8,19 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// readRing keeps the samples of BPF programs until ctx ends, beginning with those that the ring
-// already holds.
+// keepWaiting keeps the samples that BPF programs wrote while no veild ran, so that the first page
+// has them. After an error, readRing reads them.
+func (f *Feature) keepWaiting() {
+	if f.o.Ring.Samples == nil {
+		return
+	}
+	if r, err := f.o.Ring.Open(); err == nil {
+		_ = r.Waiting(f.keepSample)
+		_ = r.Close()
+	}
+}
+
+// readRing keeps the samples of BPF programs until ctx ends.
 func (f *Feature) readRing(ctx context.Context) {
 	for f.o.Ring.Samples != nil {
 		err := f.readUntil(ctx)

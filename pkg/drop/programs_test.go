@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/kfeature"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -71,9 +72,7 @@ func forged() []byte { return datagram([4]byte{198, 18, 1, 5}, [4]byte{192, 0, 2
 func (n *guarded) dropped() uint64 {
 	n.t.Helper()
 	counts, err := n.counters()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	errtest.Must(n.t, err)
 	return counts[inRange]
 }
 
@@ -98,9 +97,7 @@ func (n *guarded) veild(fn func(f *Feature)) {
 	defer func() {
 		cancel()
 		wg.Wait()
-		if err := f.Close(); err != nil {
-			n.t.Error(err)
-		}
+		errtest.Check(n.t, f.Close())
 	}()
 	fn(f)
 }
@@ -109,24 +106,21 @@ func (n *guarded) veild(fn func(f *Feature)) {
 func (n *guarded) shown(f *Feature) telemetry.Drops {
 	n.t.Helper()
 	answer, err := f.page(httptest.NewRequest(http.MethodGet, telemetry.DropsPath, nil))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	errtest.Must(n.t, err)
 	return answer.(telemetry.Drops)
 }
 
-// Samples of BPF programs wait in the ring while no veild runs. The next veild shows each sample
-// once, with the time of the packet.
+// Samples of BPF programs wait in the ring while no veild runs. The first page of the next veild
+// shows each sample once, with the time of the packet.
 func TestSamplesOfProgramsWaitForVeild(t *testing.T) {
 	n := newGuarded(t)
 	for range 2 {
 		n.forge(3)
 		n.veild(func(f *Feature) {
-			nettest.Until(t, patience, "the samples that waited", func() bool {
-				return len(n.shown(f).Packets) == 3
-			})
-
 			d := n.shown(f)
+			if len(d.Packets) != 3 {
+				t.Fatalf("%d samples, want the 3 that waited", len(d.Packets))
+			}
 			p := d.Packets[0]
 			want := telemetry.DroppedPacket{Number: p.Number, Time: p.Time, Reason: inRange,
 				In: "u0", Src: netip.MustParseAddr("198.18.1.5"),
@@ -156,9 +150,7 @@ func TestSkippedPacketsOfProgramsAreExact(t *testing.T) {
 		const many = 500
 		n.forge(many)
 		written, err := f.o.Ring.Written()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		nettest.Until(t, patience, "all samples", func() bool {
 			return uint64(len(n.shown(f).Packets)) == written[inRange]
 		})
@@ -185,14 +177,10 @@ func TestRefusedSocketNamesItsPod(t *testing.T) {
 		ns := nettest.NewNS(t)
 		link := recordOf(t, f.o.Paths.PodDir, name, fmt.Sprintf("198.18.1.%d", 5+i))
 		r, err := f.o.Paths.Load(link)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		r.Netns = ns.Path()
 		data, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		filetest.Write(t, filepath.Join(f.o.Paths.PodDir, link+".json"), data, 0o600)
 		pods[name] = ns
 	}

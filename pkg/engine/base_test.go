@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
@@ -20,16 +21,12 @@ import (
 func imagesOf(t testing.TB, d *Device) images {
 	t.Helper()
 	b, err := d.Base()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer b.Close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	rest, err := b.rest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer rest.Close()
 	return images{counted(b.Image.Bytes), counted(rest.Bytes)}
 }
@@ -38,9 +35,7 @@ func imagesOf(t testing.TB, d *Device) images {
 func giveSession(t testing.TB, d *Device, p *peer, e sessionEvent, local uint32) {
 	t.Helper()
 	keys, err := secret.Alloc[noise.Keys](d.arena)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	keys.Send[0], keys.Receive[0] = byte(local), byte(local>>8)
 	d.changeSessionsLocked(p, e, &session{peer: p, keys: keys, local: local, remote: local + 1,
 		born: d.now()}, d.now())
@@ -58,9 +53,7 @@ func crowd(t testing.TB, d *Device, peers int) {
 		var key noise.PublicKey
 		binary.BigEndian.PutUint32(key[:], uint32(i+1))
 		p, err := d.newPeer(key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		d.mu.peers[key] = p
 		d.mu.order = append(d.mu.order, p)
 		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
@@ -157,17 +150,13 @@ func TestRestHasWhatChangedSinceTheBase(t *testing.T) {
 		}
 		some(20)
 		b, err := d.Base()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		n := r.IntN(15)
 		some(n + 20*(n/5)) // other indices than before
 		d.mu.Lock()
 		rest, err := b.rest()
 		d.mu.Unlock()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 
 		other := imported(t, images{b.Image.Bytes, rest.Bytes})
 		if other == nil {
@@ -205,9 +194,7 @@ func TestRestThatOutgrowsItsRoom(t *testing.T) {
 	d := emptyDevice(t)
 	crowd(t, d, 900)
 	b, err := d.Base()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer b.Close()
 
 	d.mu.Lock()
@@ -219,9 +206,7 @@ func TestRestThatOutgrowsItsRoom(t *testing.T) {
 	room := len(b.room.Bytes)
 	rest, err := b.rest()
 	d.mu.Unlock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer rest.Close()
 	if len(counted(rest.Bytes)) <= room {
 		t.Fatalf("the rest has %d bytes, the test wants more than %d", len(rest.Bytes), room)
@@ -239,13 +224,9 @@ func TestBaseOfAConfiguredDeviceIsRefused(t *testing.T) {
 	d := emptyDevice(t)
 	crowd(t, d, 3)
 	b, err := d.Base()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer b.Close()
-	if err := d.IpcSetOperation(strings.NewReader("fwmark=3\n")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.IpcSetOperation(strings.NewReader("fwmark=3\n")))
 	if _, err := d.Export(b); !errors.Is(err, errConfigured) {
 		t.Errorf("export: %v, want %v", err, errConfigured)
 	}
@@ -264,17 +245,13 @@ func BenchmarkStandStill(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				base, err := d.Base()
-				if err != nil {
-					b.Fatal(err)
-				}
+				errtest.Must(b, err)
 				next, err := Prepare(DeviceConfig{Queues: []*sock.Queue{{FD: -1}}, Tier: &aead.XCrypto,
 					Link: func() (sock.Link, error) { return sock.Link{MTU: 1420}, nil }})
 				if err == nil {
 					err = next.ImportBase(base.Image.Bytes)
 				}
-				if err != nil {
-					b.Fatal(err)
-				}
+				errtest.Must(b, err)
 				for _, p := range d.mu.order {
 					if all {
 						p.current.sent.Add(1)
@@ -287,9 +264,7 @@ func BenchmarkStandStill(b *testing.B) {
 				if err == nil {
 					err = next.Import(rest.Bytes, nil)
 				}
-				if err != nil {
-					b.Fatal(err)
-				}
+				errtest.Must(b, err)
 				b.StopTimer()
 				rest.Close()
 				base.Close()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
 
@@ -16,6 +17,7 @@ const walkInterval = 100 * time.Millisecond
 
 // control is the goroutine that does all work except the forwarding of packets.
 func (d *Device) control() {
+	secret.LockThread()
 	var b [8]byte
 	for !d.closing.Load() {
 		d.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
@@ -16,9 +17,7 @@ func TestPeerWithoutAnEndpointTakesNoBudget(t *testing.T) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p, err := d.newPeer(noise.PublicKey{1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	p.keepalive = time.Second
 	d.mu.up = true
 	now := d.now()

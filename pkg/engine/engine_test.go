@@ -223,9 +223,7 @@ func TestMalformedDatagramsAreCounted(t *testing.T) {
 	a, b, p := greeted(t)
 	before := b.Get(t, "endpoint")
 	c, err := net.Dial("udp", "127.0.0.1:"+b.Get(t, "listen_port")[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer c.Close()
 
 	sent := total(b)
@@ -234,9 +232,7 @@ func TestMalformedDatagramsAreCounted(t *testing.T) {
 			65507} {
 			d := make([]byte, n)
 			d[0] = byte(kind)
-			if _, err := c.Write(d); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(c.Write(d)))
 			sent++
 		}
 	}
@@ -277,9 +273,7 @@ func TestEndpointFollowsTransportPackets(t *testing.T) {
 			old := b.Get(t, "endpoint")[0]
 			a.Set(t, "listen_port=0\n")
 			v4, err := net.ListenUDP("udp4", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			port := v4.LocalAddr().(*net.UDPAddr).Port
 			v4.Close()
@@ -303,9 +297,7 @@ func TestSocketsAreClosedWhileTheLinkIsDown(t *testing.T) {
 	port := b.Get(t, "listen_port")[0]
 	b.Up.Store(false)
 	addr, err := net.ResolveUDPAddr("udp4", "127.0.0.1:"+port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	nettest.Until(t, 5*time.Second, "the port is free while the link is down", func() bool {
 		c, err := net.ListenUDP("udp4", addr)
@@ -343,9 +335,7 @@ func TestRefusedConfigurationChangesNothing(t *testing.T) {
 	errtest.Must(t, a.IpcGetOperation(&before))
 
 	taken, err := net.ListenUDP("udp4", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer taken.Close()
 
 	for name, in := range map[string]string{

@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/memtest"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
@@ -33,13 +34,12 @@ func (d *Device) Sessions() (sum uint64) {
 	return sum
 }
 
-// SessionKeys returns copies of the keys of all sessions.
+// SessionKeys returns covered copies of the keys of all sessions.
 func (d *Device) SessionKeys() (out [][]byte) {
 	d.state.RLock()
 	defer d.state.RUnlock()
 	for _, s := range d.state.sessions {
-		out = append(out, append([]byte(nil), s.keys.Send[:]...),
-			append([]byte(nil), s.keys.Receive[:]...))
+		out = append(out, memtest.Covered(s.keys.Send[:]), memtest.Covered(s.keys.Receive[:]))
 	}
 	return out
 }

@@ -41,7 +41,7 @@ func keyed(t *testing.T) (*Device, *receiver) {
 // load, and allocate no memory. Among ten thousand of them, a message for this device passes.
 func TestGarbageCostsControlNothing(t *testing.T) {
 	d, rx := keyed(t)
-	d.mu.Lock() // Control takes nothing.
+	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := rand.New(rand.NewPCG(5, 6))
 	m := &sock.Message{From: sock.Endpoint{Addr: netip.MustParseAddrPort("198.18.0.9:1000")}}

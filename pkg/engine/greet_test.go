@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/crypto/curve25519"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 )
@@ -59,9 +60,7 @@ func TestNewPrivateKeyGreetsKnownPeers(t *testing.T) {
 	var private [32]byte
 	rand.Read(private[:])
 	public, err := curve25519.X25519(private[:], curve25519.Basepoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	// a has no endpoint for b, so only b can begin a handshake.
 	a.Set(t, "replace_peers=true\npublic_key=%x\nallowed_ip=10.0.0.2/32\n", public)
 	b.Set(t, "private_key=%x\n", private[:])

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/memtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/engine"
@@ -21,9 +22,7 @@ import (
 func export(t *testing.T, n *enginetest.TunDevice) *engine.Handover {
 	t.Helper()
 	base, err := n.Engine.Base()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	h, err := n.Engine.Export(base)
 	if err != nil {
 		base.Close()
@@ -36,9 +35,7 @@ func export(t *testing.T, n *enginetest.TunDevice) *engine.Handover {
 func successor(t *testing.T, n *enginetest.TunDevice, h *engine.Handover) *engine.Device {
 	t.Helper()
 	next, err := n.Import(t, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return next
 }
 
@@ -60,9 +57,7 @@ func handOver(t *testing.T, n *enginetest.TunDevice) {
 func config(t *testing.T, n *enginetest.TunDevice) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := n.IpcGetOperation(&b); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.IpcGetOperation(&b))
 	return b.String()
 }
 
@@ -225,9 +220,7 @@ func TestHandoverInTheMiddleOfAHandshake(t *testing.T) {
 
 	buf := make([]byte, 2048)
 	n, _, err := h.conn[0].ReadFromUDPAddrPort(buf) // The initiation waits in the network.
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	nettest.Until(t, 5*time.Second, "packets that wait", func() bool {
 		return a.Engine.StagedBytes() == int64(len(want)*len(want[0]))
 	})
@@ -251,10 +244,7 @@ func TestKeysLeaveTheMemoryOfTheOldDevice(t *testing.T) {
 	// The private key is not checked: it is in the text of the configuration, which is on Go's heap
 	// (design note 0019).
 	sessions := a.Engine.SessionKeys()
-	keys := append(sessions, bytes.Clone(a.Private[:]))
-	for i := range keys {
-		memtest.Cover(keys[i])
-	}
+	keys := append(sessions, memtest.Covered(a.Private[:]))
 	clear(a.Private[:])
 	b.Close()
 
@@ -262,14 +252,11 @@ func TestKeysLeaveTheMemoryOfTheOldDevice(t *testing.T) {
 		t.Helper()
 		runtime.GC()
 		for i := range keys {
-			where, here := memtest.Everywhere, 1 // keys itself, while it is looked for
+			where := memtest.Everywhere
 			if i == len(sessions) {
-				where, here = memtest.OutsideHeap, 0
+				where = memtest.OutsideHeap
 			}
-			memtest.Cover(keys[i])
-			got := memtest.Count(t, keys[i], where) - here
-			memtest.Cover(keys[i])
-			if got != want {
+			if got := memtest.Count(t, keys[i], where); got != want {
 				t.Errorf("%s: key %d is %d times in memory, want %d", when, i, got, want)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 )
 
@@ -34,9 +35,7 @@ func newHostile(t *testing.T, seed uint64) *hostile {
 		seen: [2]map[[12]byte][]byte{{}, {}}}
 	for i := range h.conn {
 		c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		h.conn[i] = c
 		t.Cleanup(func() { c.Close() })
 	}
@@ -264,9 +263,7 @@ func TestGarbageDelaysNoHandshake(t *testing.T) {
 			b.Set(t, "private_key=%x\nlisten_port=0\n", b.Private[:])
 			at := net.JoinHostPort(ip, listening(t, b))
 			flood, err := net.Dial("udp", at)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			defer flood.Close()
 			r := rand.New(rand.NewPCG(9, 9))
 			m := make([]byte, 148)

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
@@ -25,17 +26,13 @@ type images struct{ base, rest []byte }
 func full(t testing.TB, d *Device) images {
 	t.Helper()
 	keys, err := secret.Alloc[noise.Keys](d.arena)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	from := sock.Endpoint{Addr: netip.MustParseAddrPort("[fe80::1]:51820"), Scope: 2,
 		Source: netip.MustParseAddr("fe80::2"), Interface: 2}
 	d.mu.Lock()
 	for i := range byte(3) {
 		p, err := d.newPeer(noise.PublicKey{9, i})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		p.public = noise.PublicKey{9, i}
 		d.mu.peers[p.public] = p
 		d.mu.order = append(d.mu.order, p)
@@ -56,9 +53,7 @@ func full(t testing.TB, d *Device) images {
 	}
 	d.mu.Unlock()
 	base, err := d.Base()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	d.mu.Lock()
 	d.state.sessions[5].sent.Store(12345)
 	d.mu.Unlock()
@@ -67,9 +62,7 @@ func full(t testing.TB, d *Device) images {
 	d.ring.put(msg, &from, d.now())
 
 	h, err := d.Export(base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	out := images{counted(base.Image.Bytes), counted(h.Image.Bytes)}
 	h.Resume(errors.New("only looked at"))
 	return out
@@ -84,16 +77,12 @@ func counted(image []byte) []byte {
 func imported(t testing.TB, of images) *Device {
 	t.Helper()
 	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC))
 	defer unix.Close(p[0])
 	defer unix.Close(p[1])
 	d, err := Prepare(DeviceConfig{Queues: []*sock.Queue{{FD: p[0]}}, Tier: &aead.XCrypto,
 		Link: func() (sock.Link, error) { return sock.Link{MTU: 1420}, nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if err = d.ImportBase(of.base); err == nil {
 		err = d.Import(of.rest, nil)
 	}

@@ -232,6 +232,7 @@ func (d *Device) visitSession(c *codec, p *peer, at **session) {
 	s.mu.Unlock()
 	c.Raw(s.keys.Send[:])
 	c.Raw(s.keys.Receive[:])
+	secret.Scrub()
 
 	if c.way == reading && c.err == nil {
 		d.claim(c, s.local)

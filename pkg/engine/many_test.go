@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
@@ -59,9 +60,7 @@ func TestUnreachablePeersHaveABudget(t *testing.T) {
 		burst = 51 // of repeated initiations
 	)
 	sink, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer sink.Close() // No process reads: what does not fit is lost, as at a peer that is away.
 
 	var c steps
@@ -76,9 +75,7 @@ func TestUnreachablePeersHaveABudget(t *testing.T) {
 			sink.LocalAddr(), 1+i/250, i%250)
 	}
 	before := cpuTime()
-	if err := a.IpcSetOperation(strings.NewReader(set.String())); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, a.IpcSetOperation(strings.NewReader(set.String())))
 	t.Logf("configuration of %d peers: %s of CPU", peers, cpuTime()-before)
 
 	// Traffic to all peers, so that each needs a session all the time.

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 	"github.com/kubeveil/kubeveil/pkg/engine/packet"
@@ -19,10 +20,8 @@ func TestOffloadsAreTriedAgain(t *testing.T) {
 	a, b, p := greeted(t, withClock(&c))
 	settle(t, a, b)
 	refuse := func(on int) {
-		if err := unix.SetsockoptInt(a.Engine.SocketFD(), unix.SOL_SOCKET, unix.SO_NO_CHECK,
-			on); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, unix.SetsockoptInt(a.Engine.SocketFD(), unix.SOL_SOCKET, unix.SO_NO_CHECK,
+			on))
 	}
 	singly := func() bool { return slices.Contains(a.Engine.Offloads().Singly, noise.PublicKey(b.Public)) }
 
@@ -30,9 +29,7 @@ func TestOffloadsAreTriedAgain(t *testing.T) {
 	super := datagram(false, true, make([]byte, 3000))
 	h := packet.Header{Flags: packet.NeedsChecksum, GSO: packet.GSOUDP, HeaderLen: 28, SegmentSize: 1000,
 		ChecksumStart: 20, ChecksumAt: 6}
-	if err := a.SendSuper(h, super); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, a.SendSuper(h, super))
 	for range 3 {
 		if b.Receive(10*time.Second) == nil {
 			t.Fatal("a segment is lost")
@@ -52,9 +49,7 @@ func TestOffloadsAreTriedAgain(t *testing.T) {
 		return o.TCP && o.UDP && o.Segment && !singly()
 	})
 
-	if err := a.Engine.SendSingly(b.Public); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, a.Engine.SendSingly(b.Public))
 	c.pass(59 * time.Minute)
 	for walk := a.Engine.LastWalk(); a.Engine.LastWalk() == walk; {
 	}

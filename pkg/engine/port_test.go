@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
@@ -21,9 +22,7 @@ func withShards(t testing.TB, shards int) func(*engine.DeviceConfig) {
 		for range shards - 1 {
 			fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|
 				unix.SOCK_CLOEXEC, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			t.Cleanup(func() { unix.Close(fds[0]); unix.Close(fds[1]) })
 			o.Queues = append(o.Queues, &sock.Queue{FD: fds[0]})
 		}
@@ -46,9 +45,7 @@ func TestPortIsExclusive(t *testing.T) {
 			}
 
 			n, err := strconv.Atoi(port)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			for name, to := range map[string]unix.Sockaddr{
 				"IPv4":                unix.Sockaddr(&unix.SockaddrInet4{Port: n}),
 				"IPv4 of one address": &unix.SockaddrInet4{Port: n, Addr: [4]byte{127, 0, 0, 1}},

@@ -9,37 +9,31 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// quiet returns a device with a session of index 1. The link of the device is down, so no thread
-// receives.
+// quiet returns a device with a session of index 1, whose threads do not run.
 func quiet(t testing.TB) (*Device, *session) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
-	d, err := New(DeviceConfig{Queues: []*sock.Queue{{FD: fds[0]}}, Tier: &aead.XCrypto,
+	d, err := Prepare(DeviceConfig{Queues: []*sock.Queue{{FD: fds[0]}}, Tier: &aead.XCrypto,
 		Link: func() (sock.Link, error) { return sock.Link{MTU: 1420}, nil },
 		Log:  slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	t.Cleanup(func() {
-		d.Close()
+		d.Abandon()
 		unix.Close(fds[0])
 		unix.Close(fds[1])
 	})
 	keys, err := secret.Alloc[noise.Keys](d.arena)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	p := &peer{stamper: noise.NewStamper(noise.PublicKey{})}
 	s := &session{peer: p, keys: keys, local: 1, born: d.now()}
@@ -64,9 +58,7 @@ func FuzzReceive(f *testing.F) {
 	f.Add(inner, uint16(32), true)
 	f.Add(make([]byte, 148), uint16(148), false)
 	w, err := aead.NewWorker(d.arena)
-	if err != nil {
-		f.Fatal(err)
-	}
+	errtest.Must(f, err)
 
 	f.Fuzz(func(t *testing.T, in []byte, size uint16, authentic bool) {
 		if len(in) == 0 || len(in) > 60000 {

@@ -4,11 +4,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 	"github.com/kubeveil/kubeveil/pkg/engine/packet"
@@ -113,7 +113,7 @@ func (r *receiver) end() {
 // runRX is the thread that forwards packets from the network to the TUN. It ends once stopping is
 // set and stop is signalled.
 func (r *receiver) runRX(b *binding) {
-	runtime.LockOSThread()
+	secret.LockThread()
 	defer close(r.ended)
 	fds := []int{r.stop.FD, b.v4.FD}
 	if b.v6 != nil {

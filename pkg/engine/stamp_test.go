@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
@@ -61,14 +62,10 @@ func TestHandshakesAreMarked(t *testing.T) {
 	} {
 		t.Run(tc.network, func(t *testing.T) {
 			c, err := net.ListenUDP(tc.network, &net.UDPAddr{IP: net.ParseIP(tc.ip)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			defer c.Close()
 			raw, err := c.SyscallConn()
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if e := raw.Control(func(fd uintptr) {
 				err = unix.SetsockoptInt(int(fd), tc.level, tc.option, 1)
 			}); e != nil || err != nil {

@@ -3,11 +3,11 @@ package engine
 import (
 	"errors"
 	"net/netip"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine/packet"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
@@ -63,7 +63,7 @@ const readsPerBatch = 16
 // runTX is the thread that forwards packets from the TUN to the network. It ends when the device is
 // halted or the TUN is gone.
 func (s *shard) runTX() {
-	runtime.LockOSThread()
+	secret.LockThread()
 	s.waiter.Set(s.queue.FD, s.stop.FD)
 	for {
 		for {

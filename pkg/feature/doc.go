@@ -4,7 +4,7 @@
 //	New ─► Begin ─► Run ──────────────────────────► Close
 //	                 ├ Turn(what a turn believes)   from the loop
 //	                 ├ KernelChanged(notification)  from the watch of the kernel
-//	                 ├ Closed ─► guard              to the loop
+//	                 ├ Closed, Opened ─► guard      to the loop
 //	                 └ Status, Pages                to the admin socket and metrics
 //
 // The package of a feature has a constructor, whose options the agent fills in. The agent lists

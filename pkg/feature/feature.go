@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // Feature is a part of veild that the agent drives. The agent calls Begin once, after the guard is
@@ -28,10 +29,16 @@ type Feature interface {
 	// Closed returns addresses that the guard must block for pods. They may be addresses of
 	// nodes, which the guard leaves open. The first call comes before Begin.
 	Closed() []netip.Addr
+	// Opened returns the exported endpoints of this node, sorted and distinct. It is like Closed:
+	// the agent passes them to the guard in each turn of the loop. The caller must not change them.
+	Opened() []cluster.Opening
+	// Remote returns addresses of other clusters to whose nodes the agent proves the tunnels. It is
+	// called in each turn of the loop. The caller must not change them.
+	Remote() []netip.Addr
 	// Status adds the state of the feature and its problems to s.
 	Status(s *telemetry.Status)
 	// Pages returns the feature's pages of the admin socket by path, even if the feature is off.
-	Pages() map[string]telemetry.Page
+	Pages() map[string]admin.Page
 }
 
 // Turn is the input of one turn of the agent's loop.
@@ -52,6 +59,9 @@ type Turn struct {
 	// empty while Table does not have this node.
 	PodPrefixes []netip.Prefix
 	SelfAddrs   []netip.Addr
+	// Dead are the pod prefixes of other clusters' nodes that do not answer, sorted. Only nodes for
+	// addresses in Remote are probed.
+	Dead []netip.Prefix
 }
 
 // KernelChange describes what other programs may have changed in the kernel.
@@ -61,6 +71,8 @@ type KernelChange struct {
 	PolicyTable bool
 	// Pods reports whether links of pods were created, deleted or changed.
 	Pods bool
+	// Filters reports whether other programs changed nftables rules that may drop packets.
+	Filters bool
 }
 
 // None is a Feature that does nothing. Features embed it and define only the methods that they
@@ -85,11 +97,17 @@ func (None) KernelChanged(KernelChange) {}
 // Closed returns no address.
 func (None) Closed() []netip.Addr { return nil }
 
+// Opened returns no endpoint.
+func (None) Opened() []cluster.Opening { return nil }
+
+// Remote returns no address.
+func (None) Remote() []netip.Addr { return nil }
+
 // Status adds nothing.
 func (None) Status(*telemetry.Status) {}
 
 // Pages returns no page.
-func (None) Pages() map[string]telemetry.Page { return nil }
+func (None) Pages() map[string]admin.Page { return nil }
 
 // IgnoreEnd returns nil if err only reports that ctx ended. Otherwise it returns err.
 func IgnoreEnd(ctx context.Context, err error) error {

@@ -137,14 +137,21 @@ func owner(chain *nftables.Chain, all []*nftables.Chain) string {
 // Legacy reports whether the table filter of iptables-legacy is in use. Foreign does not read that
 // table. proc is the root of procfs.
 func Legacy(proc string) (bool, error) {
-	for _, file := range []string{"ip_tables_names", "ip6_tables_names"} {
-		names, err := os.ReadFile(proc + "/net/" + file)
+	tables, err := legacyTables(proc)
+	return slices.ContainsFunc(tables, func(j Judge) bool { return j.Table == "filter" }), err
+}
+
+// legacyTables returns the tables of iptables-legacy that are in use.
+func legacyTables(proc string) (tables []Judge, err error) {
+	for _, f := range []struct{ file, family string }{{"ip_tables_names", "ip"},
+		{"ip6_tables_names", "ip6"}} {
+		names, err := os.ReadFile(proc + "/net/" + f.file)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return false, fmt.Errorf("look for iptables-legacy: %w", err)
+			return nil, fmt.Errorf("look for iptables-legacy: %w", err)
 		}
-		if slices.Contains(strings.Fields(string(names)), "filter") {
-			return true, nil
+		for _, table := range strings.Fields(string(names)) {
+			tables = append(tables, Judge{Family: f.family, Table: table})
 		}
 	}
-	return false, nil
+	return tables, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/firewall"
@@ -83,9 +84,7 @@ func TestLegacyTablesAreReported(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			proc := t.TempDir()
-			if err := os.Mkdir(filepath.Join(proc, "net"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, os.Mkdir(filepath.Join(proc, "net"), 0o755))
 			if tt.file != "" {
 				filetest.Write(t, filepath.Join(proc, "net", tt.file), []byte(tt.text),
 					0o644)

@@ -4,7 +4,8 @@
 //	conntrack ──────────┐                ┌─ RTM_GETROUTE: which link
 //	untracked sockets ──┤                │
 //	flows of services ──┼─► legs ─► judge ◄─ allowed IPs: which peer
-//	samples of drops ───┘      │         └─ the guard: dropped there
+//	fast path ──────────┤      │         └─ the guard: dropped there
+//	samples of drops ───┘      │
 //	                           └─► kept ─► veilctl flows
 //
 // It promises:

@@ -20,12 +20,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // formerKept bounds the addresses of deleted nodes that a Feature remembers.
 const formerKept = 4096
 
-// FeatureConfig configures a Feature. All functions except Services and ServiceAddrs must be set.
+// FeatureConfig configures a Feature. All functions must be set, except Services, Opened and
+// ServiceAddrs.
 type FeatureConfig struct {
 	Config config.Config
 	Paths  pod.Paths
@@ -34,6 +36,8 @@ type FeatureConfig struct {
 	// Services calls its argument for each flow in the flow table of services, until the argument
 	// returns false. Nil means that there is no such table.
 	Services func(func(bpfmaps.Flow) bool) error
+	// Opened returns the TCP connections of the fast path. Nil means that there is no fast path.
+	Opened func() ([]nl.Opened, error)
 	// ServiceAddrs returns addresses that services had and none has now, and addresses of load
 	// balancers that no program on a node translates. Nil means that veild does not know services.
 	ServiceAddrs func() (former, balancers []netip.Addr)
@@ -127,8 +131,8 @@ func (f *Feature) closeLocked() (err error) {
 }
 
 // Pages returns the admin socket's page of connections.
-func (f *Feature) Pages() map[string]telemetry.Page {
-	return map[string]telemetry.Page{telemetry.FlowsPath: f.page}
+func (f *Feature) Pages() map[string]admin.Page {
+	return map[string]admin.Page{telemetry.FlowsPath: f.page}
 }
 
 // query selects connections. An empty field selects all connections.
@@ -156,7 +160,7 @@ func readQuery(r *http.Request, pods []string) (q query, err error) {
 	}
 	q.pod = r.FormValue("pod")
 	if q.pod != "" && !slices.Contains(pods, q.pod) {
-		return q, telemetry.NotHere(q.pod, pods)
+		return q, admin.NotHere(q.pod, pods)
 	}
 	return q, nil
 }
@@ -236,8 +240,8 @@ func (f *Feature) open() (w *world, harmless map[string]bool, err error) {
 	return w, harmless, err
 }
 
-// read adds the connections of conntrack, of host processes' sockets and of the services' flow
-// table to p.
+// read adds the connections of conntrack, of host processes' sockets, of the services' flow table
+// and of the fast path to p.
 func (f *Feature) read(p *reading) (err error) {
 	if err := p.readSockets(); err != nil {
 		return err
@@ -251,11 +255,18 @@ func (f *Feature) read(p *reading) (err error) {
 	if f.o.Services == nil {
 		return p.err
 	}
-	services := f.o.Services(func(s bpfmaps.Flow) bool {
+	err = f.o.Services(func(s bpfmaps.Flow) bool {
 		p.addService(s)
 		return p.err == nil
 	})
-	return errors.Join(p.err, services)
+	if err != nil || p.err != nil || f.o.Opened == nil {
+		return errors.Join(err, p.err)
+	}
+	opened, err := f.o.Opened()
+	for _, o := range opened {
+		p.addOpened(o)
+	}
+	return errors.Join(err, p.err)
 }
 
 func (f *Feature) readConntrack(p *reading) (err error) {
@@ -297,9 +308,9 @@ func (f *Feature) notes() []string {
 		all = append(all, "Row 8 is shown as row 1 if no Node has had the address since veild "+
 			"began: set nodeRanges.")
 	}
-	if f.o.Config.Services.HostRouting == config.HostRoutingEBPF {
-		all = append(all, "Not seen: packets between pods of this node without a service "+
-			"(services.hostRouting).")
+	if f.o.Config.Services.FastPath() {
+		all = append(all, "Not seen: datagrams between pods without a service, of this node or of "+
+			"other nodes (services.hostRouting).")
 	}
 	return all
 }

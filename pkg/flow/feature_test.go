@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nfnl"
@@ -39,6 +40,8 @@ type node struct {
 	guard telemetry.Guard
 	drops []telemetry.DroppedPacket
 	flows []bpfmaps.Flow
+	// opened are connections of the fast path.
+	opened []nl.Opened
 }
 
 func newNode(t testing.TB) *node {
@@ -49,9 +52,7 @@ func newNode(t testing.TB) *node {
 		HostLink: pod.HostLink("web", "eth0"), Addrs: nettest.Addrs("198.18.1.5", "fd42:1::5"),
 		Workload: pod.Workload{Namespace: "shop", Name: "web", UID: "u"}}
 	data, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	filetest.Write(t, filepath.Join(dir, r.HostLink+".json"), data, 0o600)
 
 	link := func(name string, group uint32, addrs ...string) {
@@ -95,14 +96,13 @@ func newNode(t testing.TB) *node {
 			}
 			return nil
 		},
+		Opened: func() ([]nl.Opened, error) { return n.opened, nil },
 		Tunnels: func() ([]telemetry.Device, []telemetry.Peer, error) {
 			return []telemetry.Device{{Name: "veil0", Port: 51820}}, peers, nil
 		},
 	})
 	t.Cleanup(func() {
-		if err := n.f.Close(); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, n.f.Close())
 	})
 	if err := n.f.Turn(feature.Turn{Table: cluster.Table{
 		NodeAddrs: nettest.Addrs("192.0.2.1", "192.0.2.2", "192.0.2.3", "fd00:9::2"),
@@ -209,9 +209,7 @@ func TestKernelsRoutesGiveTheClasses(t *testing.T) {
 
 	n.track(slices.Collect(maps.Keys(want))...)
 	got, err := n.ask("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	differ(t, got, want)
 	if got.Alarms != 0 {
 		t.Errorf("%d alarms", got.Alarms)
@@ -287,9 +285,7 @@ func TestDroppedPacketHidesNoConnectionInClear(t *testing.T) {
 				SrcPort: a[0].Port(), Dst: a[1].Addr(), DstPort: a[1].Port()})
 		}
 		got, err := n.ask("")
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		differ(t, got, map[string]string{outside: "outside 1 eth0", inside: c.inside})
 		for _, f := range got.Flows {
 			if f.Dropped != "spoofed" || f.DroppedAt.IsZero() {
@@ -328,6 +324,11 @@ func TestDropsAndFlowsOfServicesAreAdded(t *testing.T) {
 		{Protocol: 6, Client: addr("203.0.113.7:5"), Service: addr("192.0.2.1:30080"),
 			Backend: addr("198.18.1.5:80")},
 	}
+	n.opened = []nl.Opened{
+		{Client: addr("198.18.1.5:1"), Server: addr("198.18.2.5:80")},  // conntrack has it
+		{Client: addr("203.0.113.7:5"), Server: addr("198.18.1.5:80")}, // a flow of services
+		{Client: addr("198.18.1.5:2"), Server: addr("198.18.1.5:80")},
+	}
 	n.drops = []telemetry.DroppedPacket{
 		{Reason: "policy_ingress", Src: netip.MustParseAddr("198.18.2.9"), SrcPort: 7,
 			Time: time.Now(), Dst: netip.MustParseAddr("198.18.1.5"), DstPort: 81,
@@ -345,15 +346,17 @@ func TestDropsAndFlowsOfServicesAreAdded(t *testing.T) {
 	n.guard.Drops = []telemetry.Drop{{Name: "harmless", Harmless: true}}
 
 	got, err := n.ask("?pod=shop/web")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	differ(t, got, map[string]string{
 		"203.0.113.7:5 198.18.1.5:80": "outside 3 eth0",
 		"198.18.2.9:7 198.18.1.5:81":  "refused node-2 policy_ingress",
 		"198.18.1.5:9 198.18.2.7:53":  "refused eth0 pod_to_range",
 		"198.18.1.5:1 198.18.2.5:80":  "tunnel node-2 veil0",
+		"198.18.1.5:2 198.18.1.5:80":  "local " + pod.HostLink("web", "eth0"),
 	})
+	if n := got.Count[telemetry.FlowTunnel] + got.Count[telemetry.FlowOutside]; n != 2 {
+		t.Errorf("%d connections of conntrack and services, want 2: %+v", n, got)
+	}
 }
 
 // A probe of the path MTU is in the tunnel, although the routes of the node lead elsewhere, because
@@ -366,9 +369,7 @@ func TestProbeOfThePathIsInTheTunnel(t *testing.T) {
 			Service: addr(to + ":51821"), Backend: addr(to + ":51821")})
 	}
 	got, err := n.ask("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	differ(t, got, map[string]string{
 		"192.0.2.1:51821 192.0.2.2:51821": "tunnel node-2 veil0",
 		"192.0.2.1:51821 192.0.2.3:51821": "refused no peer of the tunnel has the address",
@@ -444,9 +445,7 @@ func TestUntrackedConnectionsOfHostsAreSeen(t *testing.T) {
 		}
 	}
 	got, err := n.ask("?class=outside")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	differ(t, got, want)
 	for _, f := range got.Flows {
 		if untracked := f.ServerPort == 7000; untracked != (f.Source == "sockets") {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -48,9 +49,7 @@ func BenchmarkLargeTable(b *testing.B) {
 		}
 		runtime.ReadMemStats(&after)
 		text, err := json.Marshal(answer)
-		if err != nil {
-			b.Fatal(err)
-		}
+		errtest.Must(b, err)
 		b.ReportMetric(took.Seconds(), "s/page")
 		b.ReportMetric(worked.Seconds(), "cpu-s/page")
 		b.ReportMetric(float64(after.TotalAlloc-before.TotalAlloc)/(1<<20), "MiB-allocated/page")
@@ -63,8 +62,6 @@ func BenchmarkLargeTable(b *testing.B) {
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -6,12 +6,14 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// seenKept bounds reading.seen. Beyond it, a flow of services may be shown twice.
+// seenKept bounds reading.seen. Beyond it, a connection may be shown twice.
 const seenKept = 1 << 19
 
 // reading is the work of one request of the page.
@@ -21,8 +23,8 @@ type reading struct {
 	query query
 	drops drops
 	seed  maphash.Seed
-	// seen holds hashes of conntrack's connections, if twice is set. twice reports whether a
-	// connection may be in conntrack and in the services' flow table.
+	// seen holds hashes of the connections that were added, if twice is set. twice reports whether
+	// a connection may be in conntrack, in the services' flow table and in that of the fast path.
 	seen  map[uint64]struct{}
 	twice bool
 	// sockets holds the sockets of host processes from before the reading of conntrack.
@@ -46,7 +48,7 @@ func (p *reading) add(c connection) {
 		return
 	}
 	key := keyOf(c)
-	if p.twice && c.source == "conntrack" && len(p.seen) < seenKept {
+	if p.twice && len(p.seen) < seenKept {
 		p.seen[key.hash(p.seed)] = struct{}{}
 	}
 	if c.source == "conntrack" {
@@ -91,6 +93,17 @@ func (p *reading) addService(s bpfmaps.Flow) {
 	if !s.SNAT {
 		c.Source = c.Client
 	}
+	if _, seen := p.seen[keyOf(c).hash(p.seed)]; !seen {
+		p.add(c)
+	}
+}
+
+// addOpened adds a TCP connection of the fast path, unless another table has it. It may be one that
+// its server has not answered.
+func (p *reading) addOpened(o nl.Opened) {
+	c := connection{nl.Tracked{Connection: nl.Connection{Client: o.Client.Addr(),
+		Server: o.Server.Addr(), Proto: unix.IPPROTO_TCP, Port: o.Server.Port(),
+		ClientPort: o.Client.Port()}, Original: o.Server, Source: o.Client.Addr()}, "fast path"}
 	if _, seen := p.seen[keyOf(c).hash(p.seed)]; !seen {
 		p.add(c)
 	}

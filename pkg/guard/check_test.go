@@ -18,9 +18,7 @@ import (
 func TestCheck(t *testing.T) {
 	nettest.NeedBPF(t)
 	dir := filepath.Join(t.TempDir(), "kubeveil")
-	if err := Check(dir); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, Check(dir))
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("it made the folder of pins")
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
@@ -87,9 +88,7 @@ func TestDatagramsOfUnknownSourcesAreDropped(t *testing.T) {
 				before := n.counters(t)[chains.TunnelUnknownSource]
 				nettest.Until(t, patience, step.situation+": a datagram from "+from+" is counted",
 					func() bool {
-						if err := send(); err != nil {
-							t.Fatal(err)
-						}
+						errtest.Must(t, send())
 						return n.counters(t)[chains.TunnelUnknownSource] > before
 					})
 			}

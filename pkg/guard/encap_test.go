@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -55,9 +56,7 @@ func TestRoutesThatEncapsulateServeHosts(t *testing.T) {
 	// The packet is sent repeatedly. The first may be lost while duplicate address detection of the
 	// neighbour is not finished.
 	nettest.Until(t, patience, "a host's packet leaves in a segment route", func() bool {
-		if err := udp(n, "", "fd42:8::1", 0); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, udp(n, "", "fd42:8::1", 0))
 		return received(in, []byte("kubeveil"))
 	})
 }

@@ -36,6 +36,9 @@ type Settings = chains.Settings
 // Datagrams sets which sources of tunnel datagrams are accepted.
 type Datagrams = chains.Datagrams
 
+// Site is another cluster, in Settings.
+type Site = chains.Site
+
 // Guard holds the pinned maps and programs of one node. Its methods may be called concurrently;
 // they work on the network namespace of the calling thread.
 type Guard struct {

@@ -304,9 +304,7 @@ func TestWatchGuardsLinksThatAppear(t *testing.T) {
 		go func() { ended <- n.NS.Do(func() error { return n.g.Watch(ctx, func() {}) }) }()
 		t.Cleanup(func() {
 			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			errtest.Check(t, <-ended)
 			if strings.Contains(log.String(), "lost") {
 				t.Errorf("an ordinary end is a warning: %s", &log)
 			}

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
@@ -24,9 +25,7 @@ func TestLoopbackOfTheNodeIsItsOwn(t *testing.T) {
 	})
 	defer c.Close()
 	arrives := func(within time.Duration) bool {
-		if err := c.SetReadDeadline(time.Now().Add(within)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, c.SetReadDeadline(time.Now().Add(within)))
 		_, _, err := c.ReadFromUDPAddrPort(make([]byte, 64))
 		return err == nil
 	}
@@ -49,9 +48,7 @@ func TestLoopbackOfTheNodeIsItsOwn(t *testing.T) {
 
 			send := func() {
 				t.Helper()
-				if _, err := unix.Write(out, frame); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, errtest.Of(unix.Write(out, frame)))
 			}
 			before := n.counters(t)[chains.ToLoopback]
 			send()

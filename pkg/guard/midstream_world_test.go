@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
@@ -144,17 +145,13 @@ func unacked(t *testing.T, c *net.TCPConn) (segments uint32) {
 		})
 		err = errors.Join(err, controlErr)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return segments
 }
 
 func say(t *testing.T, from, to *net.TCPConn, text string) {
 	t.Helper()
-	if _, err := from.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(from.Write([]byte(text))))
 	if got, err := read(to, len(text)); err != nil || got != text {
 		t.Fatalf("said %q, heard %q, %v", text, got, err)
 	}
@@ -226,7 +223,5 @@ func (n leaving) wantNone(t *testing.T, situation string) {
 
 func write(t *testing.T, c *net.TCPConn, text string) {
 	t.Helper()
-	if _, err := c.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(c.Write([]byte(text))))
 }

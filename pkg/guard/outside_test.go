@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
@@ -32,9 +33,7 @@ func TestWhatComesOutOfATunnelStaysInTheCluster(t *testing.T) {
 				from := []string{"198.19.9.2", "fd42:99::2"}[i] // a process of the other node
 				before := n.counters(t)[chains.TunnelToOutside]
 				nettest.Until(t, patience, "a datagram to "+e.outside+" is counted", func() bool {
-					if err := udp(n.far, from, e.outside, 0); err != nil {
-						t.Fatal(err)
-					}
+					errtest.Must(t, udp(n.far, from, e.outside, 0))
 					return n.counters(t)[chains.TunnelToOutside] > before
 				})
 			}

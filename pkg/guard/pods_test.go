@@ -101,9 +101,7 @@ func (n *node) forge(t *testing.T, pod *nettest.NS, reason string) {
 			before := n.counters(t)[reason]
 			frame := ether(summed(ipPacket(from, to, byte(i))), typ)
 			copy(frame, host.HardwareAddr)
-			if _, err := unix.Write(out, frame); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(unix.Write(out, frame)))
 			nettest.Until(t, patience, from+" to "+to+" is counted as "+reason,
 				func() bool { return n.counters(t)[reason] > before })
 		}
@@ -329,9 +327,7 @@ func TestLinkLocalPacketsOfPodsAreCountedApart(t *testing.T) {
 
 			frame := ether(icmp6(tt.from, tt.typ, tt.routerHop), unix.ETH_P_IPV6)
 			copy(frame, []byte{0x33, 0x33, 0, 0, 0, 1})
-			if _, err := unix.Write(out, frame); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(unix.Write(out, frame)))
 			var after map[string]uint64
 			nettest.Until(t, patience, "it is counted as "+tt.reason, func() bool {
 				after = n.counters(t)

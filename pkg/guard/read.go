@@ -36,7 +36,7 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 			return nil, fmt.Errorf("read map %s: %w", pin, err)
 		}
 	}
-	tables, err := nft.ReadAll(Settings{}.Table(), chains.Pods())
+	tables, err := nft.ReadAll(chains.Largest(), chains.Pods())
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
@@ -156,9 +157,7 @@ func TestLinkThatCannotBeReadIsNamedAndStopsNothing(t *testing.T) {
 		n := newNode(t, hk)
 		n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
 		u0, err := n.Handle().LinkByName("u0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		n.g.hooks = unreadable{hk, u0.Attrs().Index}
 		var ops []Op
 		n.Run(t, func() (err error) {
@@ -193,9 +192,7 @@ func TestWatchTellsOfLinksWithoutAGuard(t *testing.T) {
 		}()
 		t.Cleanup(func() {
 			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			errtest.Check(t, <-ended)
 		})
 
 		tells := func(what string, links int) {

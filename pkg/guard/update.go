@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/kubeveil/kubeveil/internal/sorted"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
 // Update is Apply for settings that follow those of the last Apply or Update. If they differ in few
@@ -37,14 +38,16 @@ func (g *Guard) Update(s Settings) ([]Op, error) {
 const mostChanged = 8192
 
 // partOf returns the part in which two settings differ. gone holds the addresses of nodes and
-// services, and the sources, that only was has. fresh holds those that only is has. All other
-// settings of both are unchanged. ok is false if other settings differ, if a list is not sorted or
-// has an address twice, or if too many addresses differ.
+// services, the sources and the openings that only was has. fresh holds those that only is has. All
+// other settings of both are unchanged. ok is false if other settings differ, if a list is not
+// sorted or has an address twice, or if too many addresses differ.
 func partOf(was, is Settings) (gone, fresh Settings, ok bool) {
 	gone, fresh = was, is
-	var sameNodes, sameVIPs, sameSources bool
+	var sameNodes, sameVIPs, sameSources, sameOpenings bool
 	gone.NodeAddrs, fresh.NodeAddrs, sameNodes = differing(was.NodeAddrs, is.NodeAddrs)
 	gone.VIPs, fresh.VIPs, sameVIPs = differing(was.VIPs, is.VIPs)
+	gone.Openings, fresh.Openings, sameOpenings = sorted.Diff(was.Openings, is.Openings,
+		mostChanged, cluster.Opening.Compare, func(a, b cluster.Opening) bool { return a == b })
 	d, e := was.Datagrams, is.Datagrams
 	switch {
 	case d == nil || e == nil || d.Sources == nil || e.Sources == nil:
@@ -54,12 +57,12 @@ func partOf(was, is Settings) (gone, fresh Settings, ok bool) {
 		a.Sources, b.Sources, sameSources = differing(d.Sources, e.Sources)
 		gone.Datagrams, fresh.Datagrams = &a, &b
 	}
-	if !sameNodes || !sameVIPs || !sameSources {
+	if !sameNodes || !sameVIPs || !sameSources || !sameOpenings {
 		return Settings{}, Settings{}, false
 	}
 
 	rest := fresh
-	rest.NodeAddrs, rest.VIPs = gone.NodeAddrs, gone.VIPs
+	rest.NodeAddrs, rest.VIPs, rest.Openings = gone.NodeAddrs, gone.VIPs, gone.Openings
 	if d, e := gone.Datagrams, fresh.Datagrams; d != nil && e != nil {
 		same := *e
 		same.Sources = d.Sources

@@ -5,9 +5,11 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
 // someAddrs returns sorted addresses, rarely with a duplicate.
@@ -27,6 +29,9 @@ func someAddrs(t *rapid.T, label string) []netip.Addr {
 // otherSettings returns settings without the fields that an Update of a part changes.
 func otherSettings(t *rapid.T) Settings {
 	s := Settings{Unsampled: rapid.Bool().Draw(t, "unsampled")}
+	if rapid.Bool().Draw(t, "a site") {
+		s.Sites = []Site{{Name: "b", Ranges: prefixes("198.19.9.0/24", "fd42:5::/64")}}
+	}
 	for _, r := range lab().Ranges {
 		if rapid.Bool().Draw(t, "range") {
 			s.Ranges = append(s.Ranges, r)
@@ -44,10 +49,14 @@ func otherSettings(t *rapid.T) Settings {
 // Diff of everything is the oracle of what Update does.
 func TestPartOfSettingsChangesWhatDiffers(t *testing.T) {
 	alone := 0
-	rapid.Check(t, func(t *rapid.T) {
+	check := func(t *rapid.T) {
 		vips := rapid.Bool().Draw(t, "vips known")
 		draw := func(s Settings) Settings {
 			s.NodeAddrs = someAddrs(t, "nodes")
+			for _, a := range someAddrs(t, "exported") {
+				s.Openings = append(s.Openings, cluster.Opening{Site: "b", Protocol: unix.IPPROTO_TCP,
+					Endpoint: netip.AddrPortFrom(a, 80)})
+			}
 			if vips {
 				s.VIPs = someAddrs(t, "services")
 			}
@@ -87,7 +96,10 @@ func TestPartOfSettingsChangesWhatDiffers(t *testing.T) {
 		if got := texts(Diff(Plan(gone, nil), Plan(fresh, nil))); !slices.Equal(got, want) {
 			t.Fatalf("%q, want %q", got, want)
 		}
-	})
+	}
+	for i := 0; i < 10 && alone == 0; i++ { // one case of ten is of this kind
+		rapid.Check(t, check)
+	}
 	if alone == 0 {
 		t.Error("no settings differ in few addresses: the test shows nothing")
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -67,9 +68,7 @@ func (w *watchful) Detach(h *nl.Handle, index int, hook Hook, id ebpf.ProgramID)
 func nextVersion(t *testing.T, resize ...string) []*ebpf.CollectionSpec {
 	t.Helper()
 	all, err := specs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, spec := range all {
 		if err := spec.Variables["pod_mark"].Set(abi.PodMark |
 			0x100); spec.Variables["pod_mark"] != nil && err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
@@ -367,9 +368,7 @@ func TestWireHeaderInAFragment(t *testing.T) {
 
 	n.Run(t, func() error { return refuseOnePiece("u0") })
 	out, in := packetSocket(t, n, "u0", unix.SOCK_RAW), packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
-	if err := unix.SetsockoptInt(out, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.SetsockoptInt(out, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1))
 
 	for _, f := range wireFamilies {
 		for _, c := range []struct{ situation, src, dst, want string }{

@@ -39,7 +39,7 @@ const (
 // canonical order, as Read and Plan return them.
 func Diff(have, want State) []Op {
 	devices := diffDevices(have.Devices, want.Devices)
-	ops := diffRoutes(afterMTU(have.Routes, devices), want.Routes)
+	ops := diffRoutes(have.Routes, want.Routes)
 	ops = append(ops, diffRules(have.Rules, want.Rules)...)
 	ops = append(ops, diffSettings(have, want)...)
 	for _, d := range devices {
@@ -81,28 +81,6 @@ func diffSame(have, want []rtnetlink.Route) []Op {
 		}
 	}
 	return ops
-}
-
-// afterMTU returns routes as they will be after the changes of devices. The kernel also sets a
-// device's new MTU on an IPv6 route over the device, if the route's MTU is at least as large, or is
-// equal to the device's old MTU (rt6_mtu_change_route in net/ipv6/route.c).
-func afterMTU(routes []rtnetlink.Route, devices []deviceOp) []rtnetlink.Route {
-	changed := slices.ContainsFunc(devices,
-		func(d deviceOp) bool { return d.have.MTU != d.want.MTU })
-	if !changed {
-		return routes
-	}
-	routes = slices.Clone(routes)
-	for i, r := range routes {
-		for _, d := range devices {
-			from, to := d.have.MTU, d.want.MTU
-			if r.Dst.Addr().Is6() && r.Device == d.want.Name && r.MTU != 0 && from != to &&
-				(r.MTU >= to || r.MTU == from) {
-				routes[i].MTU = to
-			}
-		}
-	}
-	return routes
 }
 
 func diffRules(have, want []Rule) []Op {

@@ -31,9 +31,8 @@
 //	                             IPv6 routes silently lose the preference
 //	an IPv6 address is tentative it cannot be preferred yet, so Apply fails;
 //	                             watch reports when the address is ready
-//	a device's MTU changes       the MTU of IPv6 routes over it changes too if it
-//	                             is at least as large, or was the device's MTU;
-//	                             Diff takes that into account
+//	a device's MTU changes       the MTU of IPv6 routes over it changes too, unless
+//	                             it is locked, as those of Kubeveil are
 //	a route has a metric         it is part of the route's identity (table, prefix,
 //	                             metric), so routes of other programs with lower
 //	                             metrics are never replaced

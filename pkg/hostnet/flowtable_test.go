@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
@@ -193,10 +194,8 @@ func (l *flowLab) counter(name string) int {
 	var list struct {
 		Nftables []struct{ Counter *struct{ Packets int } }
 	}
-	if err := json.Unmarshal([]byte(l.run("nft -j list counter inet marker "+name)),
-		&list); err != nil {
-		l.t.Fatal(err)
-	}
+	errtest.Must(l.t, json.Unmarshal([]byte(l.run("nft -j list counter inet marker "+name)),
+		&list))
 	for _, o := range list.Nftables {
 		if o.Counter != nil {
 			return o.Counter.Packets
@@ -461,9 +460,7 @@ func TestFlowtableFollowsLinks(t *testing.T) {
 	if got := links(); len(got) != flowtable.MaxPods+1 || !slices.Contains(got, "vpod2") {
 		t.Errorf("with too many pods: %d links, %v", len(got), got)
 	}
-	if err := l.host.FlowtableProblem(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, l.host.FlowtableProblem())
 
 	l.ns.Run(t, l.host.StopFlows)
 	l.settle()

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -195,9 +196,7 @@ func TestWhereAnswersGo(t *testing.T) {
 		{"a client outside, ipv6", "fd42:9::1", "under0", "fd42:0:0:1::1"},
 	} {
 		hop, err := nettest.Lookup(l.h, netip.MustParseAddr(tt.to), answer)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if hop.Unreachable != (tt.want == "") || hop.Device != tt.want && !hop.Unreachable ||
 			!hop.Unreachable && hop.Source.String() != tt.source {
 			t.Errorf("%s: an answer goes %s, want %q from %q", tt.name, hop, tt.want, tt.source)

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,14 @@ func TestPodPacketsOnTheUnderlay(t *testing.T) {
 	for _, to := range inside {
 		send(to, "cluster canary")
 	}
+	// The pod's own kernel routes no packet to the unspecified address. A raw socket does not need
+	// its routes.
+	var node *net.Interface
+	l.ns.Run(t, func() (err error) { node, err = net.InterfaceByName("vpod0"); return err })
+	pod.Run(t, func() error {
+		return nettest.SendFrames("eth0", raw6(node.HardwareAddr, "::", "cluster canary"),
+			raw6(node.HardwareAddr, "fd42:9::1", "raw control"))
+	})
 	for _, to := range outside {
 		send(to, "egress canary")
 	}
@@ -74,6 +83,11 @@ func TestPodPacketsOnTheUnderlay(t *testing.T) {
 	}
 	nettest.Until(t, 5*time.Second, "both egress packets leave",
 		func() bool { return len(sources()) == 2 })
+	nettest.Until(t, 5*time.Second, "the raw packet to the outside leaves", func() bool {
+		return slices.ContainsFunc(capture.Frames(), func(f nettest.Frame) bool {
+			return f.Outgoing && strings.HasSuffix(string(f.Data), "raw control")
+		})
+	})
 	for _, f := range capture.All(t) {
 		if strings.Contains(string(f.Data), "cluster canary") {
 			t.Errorf("cluster traffic left in clear: % x", f.Data)
@@ -82,6 +96,14 @@ func TestPodPacketsOnTheUnderlay(t *testing.T) {
 	if seen := sources(); !seen["198.18.0.1"] || !seen["fd42:0:0:1::1"] {
 		t.Errorf("egress left from %v, want the node's addresses", seen)
 	}
+}
+
+// raw6 returns a frame of the pod with an IPv6 packet of protocol 253, which is for experiments
+// (RFC 3692).
+func raw6(to net.HardwareAddr, dst, payload string) []byte {
+	src, end := netip.MustParseAddr("fd42:aaaa:0:1::5").As16(), netip.MustParseAddr(dst).As16()
+	header := []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(payload)), 253, 64}
+	return slices.Concat(to, []byte{2, 0, 0, 0, 0, 5}, header, src[:], end[:], []byte(payload))
 }
 
 // sourceOf returns the source address of an Ethernet frame with IP in it.

@@ -11,6 +11,7 @@ import (
 
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -47,9 +48,7 @@ type everything struct {
 func readEverything(t *testing.T, f *fakeServer) *everything {
 	t.Helper()
 	c, err := newClient(ClientConfig{Node: "node-1"}, f.config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	e := &everything{c: c, policies: newPolicyTale(), nodes: map[string]bool{},
 		services: &tellTale{services: map[service.Name]service.Service{},
 			slices: map[string]service.Slice{}}}

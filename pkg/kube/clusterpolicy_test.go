@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
@@ -27,9 +28,7 @@ func denyTheClient(name string) m {
 func startPolicies(t *testing.T, f *fakeServer) (*Client, *policyTale) {
 	t.Helper()
 	c, err := newClient(ClientConfig{Node: "node-1"}, f.config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	quicken(c)
 	sink := newPolicyTale()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -93,9 +92,9 @@ func TestClusterPoliciesAreReadWhereTheyAreInstalled(t *testing.T) {
 	sink.wait(t, "removed", func() bool { return len(sink.cluster) == 0 })
 	before := asked()
 	f.setRefuse("GET "+clusterPoliciesPath, 0)
-	if got := c.Problems(); len(got) > 0 {
-		t.Errorf("problems of a kind that is not installed: %q", got)
-	}
+	nettest.Until(t, 10*time.Second, "no problem of a kind that is not installed", func() bool {
+		return len(c.Problems()) == 0
+	})
 
 	f.put(definitionsPath, clusterPolicyDefinition())
 	sink.wait(t, "installed again", func() bool { return len(sink.cluster) == 1 })

@@ -74,11 +74,13 @@ const (
 	apiServicesPath  = "/api/v1/namespaces/default/services"
 	serviceCIDRsPath = "/apis/networking.k8s.io/v1/servicecidrs"
 	allSlicesPath    = "/apis/discovery.k8s.io/v1/endpointslices"
+	exportsPath      = "/apis/multicluster.x-k8s.io/v1beta1/serviceexports"
 )
 
 var kinds = map[string][2]string{
 	nodesPath: {"v1", "Node"}, veilNodesPath: {"kubeveil.io/v1alpha1", "VeilNode"},
 	siteNodesPath: {"kubeveil.io/v1alpha1", "SiteNode"},
+	exportsPath:   {"multicluster.x-k8s.io/v1beta1", "ServiceExport"},
 	slicesPath:    {"discovery.k8s.io/v1", "EndpointSlice"},
 	podsPath:      {"v1", "Pod"}, namespacesPath: {"v1", "Namespace"},
 	networkPoliciesPath: {"networking.k8s.io/v1", "NetworkPolicy"},

@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"net/netip"
 
+	"github.com/kubeveil/kubeveil/pkg/export"
+	"github.com/kubeveil/kubeveil/pkg/kube/exportfeed"
 	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
 	"github.com/kubeveil/kubeveil/pkg/kube/servicefeed"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -46,6 +48,12 @@ func (c *Client) RunPolicies(ctx context.Context, sink policy.Sink) error {
 	})
 }
 
+// RunExports passes ServiceExports and the endpoints of this node to sink until ctx ends; see
+// exportfeed.Run.
+func (c *Client) RunExports(ctx context.Context, sink export.Sink) error {
+	return exportfeed.Run(ctx, c.server, c.node, sink)
+}
+
 // ListPolicies lists all policies of the API server, and returns the revisions that RunPolicies
 // passes on.
 func (c *Client) ListPolicies(ctx context.Context) (policy.Revisions, error) {
@@ -53,9 +61,15 @@ func (c *Client) ListPolicies(ctx context.Context) (policy.Revisions, error) {
 }
 
 // ReadPolicies reads policies to try as RunPolicies reads those of the API server, without calling
-// it; see policyfeed.Read.
+// it; see policyfeed.Read. c may be nil.
 func (c *Client) ReadPolicies(w policy.Written) (policy.Policies, error) {
 	return policyfeed.Read(w)
+}
+
+// ReadHanded reads the objects of a cluster that veilctl handed over, without calling the API
+// server; see policyfeed.ReadHanded. c may be nil.
+func (c *Client) ReadHanded(h policy.Handed, node string) (policy.Objects, error) {
+	return policyfeed.ReadHanded(h, node)
 }
 
 // Deny sets the policies that deny more than their text does, for pods of this node. RunDenials

@@ -56,7 +56,7 @@ func parseNode(o *object.Object) nodeEntry {
 		Created: o.CreationTimestamp.UTC(), ControlPlane: controlPlane,
 		Zone: o.Labels[zoneLabel]}}
 	n, problem := object.Node(o)
-	e.problem = problem
+	e.problem, e.node.Leaving = problem, n.Leaving
 	switch {
 	case n.LabelsExcess:
 		e.labels = nil
@@ -110,6 +110,7 @@ func sameNode(a, b nodeEntry) bool {
 	return a.uid == b.uid && a.problem == b.problem && a.node.Name == b.node.Name &&
 		a.node.Created.Equal(b.node.Created) &&
 		a.node.ControlPlane == b.node.ControlPlane && a.node.Zone == b.node.Zone &&
+		a.node.Leaving == b.node.Leaving &&
 		slices.Equal(a.node.Addresses, b.node.Addresses) &&
 		slices.Equal(a.node.PodPrefixes, b.node.PodPrefixes) && sameLabels(a.labels, b.labels)
 }
@@ -136,7 +137,7 @@ func sameVeilNode(a, b veilNodeEntry) bool {
 func parseSlice(o *object.Object) sliceEntry {
 	var e sliceEntry
 	w, problem := object.EndpointSlice(o)
-	if problem != "" {
+	if problem != "" || w.Excess {
 		return e // API servers write small, well-formed slices, so this one is not theirs.
 	}
 	for _, ep := range w.Endpoints {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
@@ -11,9 +12,7 @@ import (
 func FuzzObject(f *testing.F) {
 	for _, o := range []m{node("a", 1), veilNode("a", 1), kubernetesSlice("198.19.0.1", "x")} {
 		raw, err := json.Marshal(o)
-		if err != nil {
-			f.Fatal(err)
-		}
+		errtest.Must(f, err)
 		f.Add(raw)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

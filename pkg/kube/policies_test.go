@@ -153,9 +153,10 @@ func runPolicies(t *testing.T, noStream bool) {
 	sink.wait(t, "invalid", func() bool {
 		return sink.policies[policy.Name{Namespace: "shop", Name: "deny"}].Invalid != ""
 	})
-	if got := c.Problems(); len(got) != 1 || !strings.Contains(got[0], "denies everything") {
-		t.Errorf("problems %q", got)
-	}
+	nettest.Until(t, 10*time.Second, "a problem", func() bool {
+		got := c.Problems()
+		return len(got) == 1 && strings.Contains(got[0], "denies everything")
+	})
 	f.remove(networkPoliciesPath, "deny")
 	sink.wait(t, "deleted", func() bool { return len(sink.policies) == 0 })
 }
@@ -181,5 +182,55 @@ func TestListPoliciesReturnsWhatIsPassedOn(t *testing.T) {
 	f.setAway(true)
 	if list, err := c.ListPolicies(t.Context()); err == nil {
 		t.Errorf("listed %+v of a server that is away", list)
+	}
+}
+
+// Neither a change of a policy nor a new pod makes a node read again what it has read: no request
+// follows. (An ADD is answered from files of the node, by packages that cannot send requests.)
+func TestPolicyEditsAndNewPodsCauseNoRequest(t *testing.T) {
+	for _, noStream := range []bool{false, true} {
+		t.Run(fmt.Sprint("noStream ", noStream), func(t *testing.T) {
+			f := newFakeServer(t)
+			f.noStream = noStream
+			f.put(podsPath, podObject("web", "node-1", "Running", "198.18.1.1"))
+			f.put(namespacesPath, m{"metadata": m{"name": "shop"}})
+			_, sink := startPolicies(t, f)
+			sink.wait(t, "listed", func() bool { return sink.listed == 1 })
+			nettest.Until(t, time.Minute, "all kinds are watched", func() bool {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				watched := map[string]bool{}
+				for _, w := range f.watchers {
+					watched[w.path] = true
+				}
+				return watched[podsPath] && watched[namespacesPath] && watched[networkPoliciesPath] &&
+					watched[nodesPath] && watched[definitionsPath]
+			})
+			// A kind that the server may lack is requested from time to time.
+			requests := func() map[string]int {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				all := maps.Clone(f.writes)
+				delete(all, "GET "+definitionsPath)
+				return all
+			}
+
+			before := requests()
+			for i := range 20 {
+				app := fmt.Sprint("app-", i)
+				f.put(networkPoliciesPath, m{"metadata": m{"name": "p", "namespace": "shop"},
+					"spec": m{"podSelector": m{"matchLabels": m{"app": app}}, "ingress": []any{
+						m{"from": []any{m{"namespaceSelector": m{"matchLabels": m{"team": app}}}}}}}})
+				f.put(podsPath, podObject(app, "node-1", "Pending", fmt.Sprint("198.18.1.", 10+i)))
+				sink.wait(t, "the pod and the edit are known", func() bool {
+					p := sink.policies[policy.Name{Namespace: "shop", Name: "p"}]
+					return sink.pods[policy.Name{Namespace: "shop", Name: app}].Node == "node-1" &&
+						len(p.Subjects) == 1 && p.Subjects[0].Values[0] == app
+				})
+			}
+			if d := cmp.Diff(before, requests()); d != "" {
+				t.Errorf("requests:\n%s", d)
+			}
+		})
 	}
 }

@@ -59,6 +59,16 @@ func (f *fakeServer) inProtobuf(r *http.Request, path string) bool {
 	return true
 }
 
+// protoEncoder writes objects of protoTypes. It is made once, because most of its time is for that.
+var protoEncoder = func() runtime.Encoder {
+	known := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(known), discoveryv1.AddToScheme(known),
+		networkingv1.AddToScheme(known)); err != nil {
+		panic(err)
+	}
+	return protobuf.NewSerializer(known, known)
+}()
+
 // toProtobuf writes an object as the API server does, envelope and all.
 func (f *fakeServer) toProtobuf(o any, into runtime.Object) []byte {
 	var b bytes.Buffer
@@ -66,10 +76,8 @@ func (f *fakeServer) toProtobuf(o any, into runtime.Object) []byte {
 	if err == nil {
 		err = json.Unmarshal(text, into)
 	}
-	known := runtime.NewScheme()
-	if err = errors.Join(err, corev1.AddToScheme(known), discoveryv1.AddToScheme(known),
-		networkingv1.AddToScheme(known)); err == nil {
-		err = protobuf.NewSerializer(known, known).Encode(into, &b)
+	if err == nil {
+		err = protoEncoder.Encode(into, &b)
 	}
 	if err != nil {
 		f.t.Errorf("encode %s: %v", text, err)

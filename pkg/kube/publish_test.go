@@ -159,9 +159,7 @@ func TestPublishTriesAgainWhileVeilNodesCannotBeListed(t *testing.T) {
 func TestPublishRefusesAClaimThatNoVeilNodeCanHold(t *testing.T) {
 	f := newFakeServer(t)
 	c, err := newClient(ClientConfig{Node: "a"}, f.config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if err := c.Publish(cluster.Claim{}); err == nil ||
 		!strings.Contains(err.Error(), "spec.keys") {
 		t.Errorf("a claim without keys: %v", err)
@@ -224,9 +222,7 @@ func TestRemoveExplainsARefusal(t *testing.T) {
 	f := newFakeServer(t)
 	f.setRefuse("DELETE "+veilNodesPath, 403)
 	c, err := newClient(ClientConfig{Node: "a"}, f.config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if _, err := c.Remove(context.Background()); err == nil ||
 		!strings.Contains(err.Error(), "may not delete") {
 		t.Errorf("error %v", err)

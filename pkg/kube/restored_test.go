@@ -22,8 +22,9 @@ var watchedKinds = map[string]object.Kind{
 	networkPoliciesPath: object.NetworkPolicies, clusterPoliciesPath: object.ClusterPolicies,
 	adminPoliciesPath: object.IgnoredPolicies[0],
 	definitionsPath:   object.ClusterPolicies.Definition(),
+	exportsPath:       object.ServiceExports,
 	serviceCIDRsPath:  object.ServiceCIDRs, servicesPath: object.Services,
-	allSlicesPath: object.EndpointSlices,
+	allSlicesPath: object.EndpointSlices, siteNodesPath: object.SiteNodes,
 }
 
 // nameStore is a reflector's store that keeps names.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/logtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/kube/api"
@@ -83,9 +84,7 @@ func start(t *testing.T, f *fakeServer, name string, change ...func(*Client)) *r
 	r := &running{t: t, log: &logtest.Buffer{}, more: make(chan struct{}, 1)}
 	c, err := newClient(ClientConfig{Node: name, Log: slog.New(slog.NewTextHandler(r.log, nil))},
 		f.config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	quicken(c)
 	for _, ch := range change {

@@ -8,12 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
 // smallRoom is a table of which one namespace may take 4,096 frontends or 1,024 backends.
-var smallRoom = service.Limits{Frontends: 8192, BackendSlots: 8192, Members: 8192,
+var smallRoom = service.Limits{Frontends: 8192, BackendSlots: 8192,
 	SourceRanges: 2048}
 
 // wideService has 512 ports; wideSlice has 128 endpoints.
@@ -138,9 +139,7 @@ func startSink(t *testing.T, f *fakeServer,
 	run func(context.Context, *Client, *tellTale) error) (*Client, *tellTale) {
 	t.Helper()
 	c, err := newClient(ClientConfig{Node: "node-1"}, f.config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	quicken(c)
 	sink := &tellTale{services: map[service.Name]service.Service{},
 		slices: map[string]service.Slice{}}

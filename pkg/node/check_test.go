@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/nftables"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -63,9 +64,7 @@ func TestNotesWarnOfFiltersAndStorage(t *testing.T) {
 
 func TestNotesWarnOfIptablesLegacy(t *testing.T) {
 	proc := t.TempDir()
-	if err := os.Mkdir(filepath.Join(proc, "net"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Mkdir(filepath.Join(proc, "net"), 0o755))
 	filetest.Write(t, filepath.Join(proc, "net/ip_tables_names"), []byte("filter\n"),
 		0o644)
 

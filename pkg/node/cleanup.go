@@ -27,7 +27,7 @@ import (
 	policies "github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	services "github.com/kubeveil/kubeveil/pkg/service/keeper"
 	"github.com/kubeveil/kubeveil/pkg/source"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 	"github.com/kubeveil/kubeveil/pkg/tunnel/wgdevice"
 )
 
@@ -97,7 +97,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger,
 // checkStopped returns an error that matches ErrRunning if a process listens on the admin socket,
 // even if that process answers slowly or with an error.
 func checkStopped(ctx context.Context, socket string) error {
-	_, err := telemetry.Fetch(ctx, socket)
+	_, err := admin.Fetch(ctx, socket)
 	switch {
 	case err == nil:
 		return ErrRunning

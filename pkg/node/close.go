@@ -74,7 +74,8 @@ func closing(cfg config.Config, have *guard.State) (guard.Settings, hostnet.Want
 
 // Closed returns the settings that close a node: no packet with an address of the cluster, of
 // nodes, of services or of a site's pods crosses the network in clear. It is pure. The agent starts
-// with these settings and adds what it knows about the node and its peers.
+// with these settings and adds what it knows about the node and its peers, and what is exported to
+// sites.
 func Closed(cfg config.Config, nodeAddrs, vips []netip.Addr) (guard.Settings, hostnet.Want) {
 	settings := guard.Settings{
 		Ranges:    slices.Concat(cfg.PodRanges(), cfg.ServiceRanges),
@@ -83,13 +84,21 @@ func Closed(cfg config.Config, nodeAddrs, vips []netip.Addr) (guard.Settings, ho
 		// use the node's address.
 		VIPs: without(vips, nodeAddrs),
 	}
+	for _, s := range cfg.Sites {
+		if s.ExportsOnly() {
+			settings.Sites = append(settings.Sites, guard.Site{Name: s.Name,
+				Ranges: slices.Concat(s.PodRanges, s.NodeRanges)})
+		}
+	}
+
 	want := hostnet.Want{
 		ClusterRanges: cfg.PodRanges(),
 		ServiceRanges: cfg.ServiceRanges,
 		NodeAddrs:     nodeAddrs,
 		ClosedRanges:  slices.Concat(cfg.Closed(), cfg.ClosedLinkLocal()),
 		Masquerade:    cfg.Masquerade,
-		ReflectMarks:  cfg.ServiceProxy == config.ServiceProxyEBPF,
+		// Echoes of another cluster's node are answered inside the tunnel.
+		ReflectMarks: cfg.ServiceProxy == config.ServiceProxyEBPF || len(cfg.Sites) > 0,
 		// The service programs need marks on leaving packets, and the flowtable's fast path does
 		// not set marks.
 		Flowtable:  cfg.ServiceProxy != config.ServiceProxyEBPF,

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -44,9 +45,7 @@ func TestOtherCNI(t *testing.T) {
 				if text == "" {
 					write = func() error { return os.Symlink("nowhere", path) }
 				}
-				if err := write(); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, write())
 			}
 
 			err := checkOtherCNI(dir)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
@@ -60,9 +61,7 @@ func TestCheckServiceHostBesideAnotherProxy(t *testing.T) {
 	if (err == nil) != (can == nil) || err != nil && !strings.Contains(err.Error(), can.Error()) {
 		t.Errorf("got %v, and of the machine %v", err, can)
 	}
-	if err := checkServiceHost(cfg, netip.MustParseAddr("198.18.0.2")); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, checkServiceHost(cfg, netip.MustParseAddr("198.18.0.2")))
 	cfg.ServiceProxy = config.ServiceProxyEBPF
 	if err := checkServiceHost(cfg, netip.MustParseAddr("198.18.128.1")); err != nil {
 		t.Errorf("with all services: %v", err)

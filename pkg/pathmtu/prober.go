@@ -1,6 +1,7 @@
 package pathmtu
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -97,12 +98,8 @@ type target struct {
 
 // New returns a Prober without peers.
 func New(o ProberConfig) *Prober {
-	if o.Port == 0 {
-		o.Port = abi.ProbePort
-	}
-	if o.Timeout == 0 {
-		o.Timeout = 300 * time.Millisecond
-	}
+	o.Port = cmp.Or(o.Port, abi.ProbePort)
+	o.Timeout = cmp.Or(o.Timeout, 300*time.Millisecond)
 	if o.Timing == (Timing{}) {
 		o.Timing = Timing{Interval: time.Minute, RaiseMin: 10 * time.Second,
 			RaiseInterval: 10 * time.Minute, RetryMin: 2 * time.Second, Tries: 3}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
@@ -50,9 +51,7 @@ func TestAttachCarriesPackets(t *testing.T) {
 			}
 
 			n.must(func() error { return n.Detach(r.HostLink) })
-			if err := n.bare(); err != nil {
-				t.Error(err)
-			}
+			errtest.Check(t, n.bare())
 		})
 	}
 }
@@ -129,9 +128,7 @@ func TestAttachFailedAtEachStepLeavesNothing(t *testing.T) {
 				return undo.Run()
 			})
 
-			if err := n.bare(); err != nil {
-				t.Error(err)
-			}
+			errtest.Check(t, n.bare())
 
 			n.attach(r, ns) // and nothing is in the way of the next
 		})
@@ -158,9 +155,7 @@ func TestAttachRefusesAddresses(t *testing.T) {
 				}
 				return undo.Run()
 			})
-			if err := n.bare(); err != nil {
-				t.Error(err)
-			}
+			errtest.Check(t, n.bare())
 		})
 	}
 }
@@ -188,9 +183,7 @@ func TestDetachIsIdempotent(t *testing.T) {
 			t.Errorf("Detach %d: %v", i, err)
 		}
 	}
-	if err := n.bare(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, n.bare())
 }
 
 // The marker disappears between Gate and Attach: no daemon would find the pod.
@@ -207,7 +200,5 @@ func TestAttachRefusesWhenTheMarkerIsGone(t *testing.T) {
 		}
 		return undo.Run()
 	})
-	if err := n.bare(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, n.bare())
 }

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
@@ -26,11 +24,14 @@ func (p Paths) Check(r Record, nsPath string) ([]string, error) {
 	}
 	defer k.close()
 
-	switch n, err := readNode(k, r); {
-	case errors.Is(err, ErrNotFound), errors.Is(err, ErrClosed):
+	ends, err := readNodeEnds(k, []Record{r})
+	switch n := ends[r.HostLink]; {
+	case errors.Is(err, ErrClosed):
 		texts = append(texts, err.Error())
 	case err != nil:
 		return nil, err
+	case n == nil:
+		texts = append(texts, fmt.Sprintf("find link %s: %v", r.HostLink, ErrNotFound))
 	default:
 		texts = n.diff(r).texts
 	}
@@ -42,7 +43,7 @@ func (p Paths) Check(r Record, nsPath string) ([]string, error) {
 			return err
 		}
 		defer h.Close()
-		e, err = readEnd(h, r.IfName, familiesOf(r), []int{unix.RT_TABLE_MAIN})
+		e, err = readPodEnd(h, r)
 		return err
 	})
 

@@ -102,13 +102,9 @@ func (p Paths) endConnections(s nftSets, addrs []netip.Addr) error {
 }
 
 // PruneAddrs removes from the sets the addresses of links that do not exist or do not belong to
-// pods, and returns the number of removed addresses.
-func (p Paths) PruneAddrs() (count int, err error) {
-	err = withSets(func(s nftSets) error {
-		count, err = s.deleteElements(ofNoLink)
-		return err
-	})
-	return count, err
+// pods.
+func (p Paths) PruneAddrs() error {
+	return withSets(func(s nftSets) error { return s.deleteElements(ofNoLink) })
 }
 
 // ofNoLink returns the elements whose link does not exist or does not belong to a pod.

@@ -14,7 +14,6 @@ import (
 
 // podSets are the sets of abi.NFTPodTable, which veild makes. A pod's addresses are elements of
 // them. The table drops packets from the pod's link with another source.
-
 var podSets = []string{abi.NFTPodSet4, abi.NFTPodSet6}
 
 // element is an element of a set: one address of one host link.
@@ -110,30 +109,6 @@ func (s nftSets) elements() (all []element, err error) {
 // remove the same element.
 const changeTries = 3
 
-// addrsOf returns the addresses of a link in the sets, sorted. If they differ from want, it reads
-// them again, up to changeTries times.
-func (s nftSets) addrsOf(link string, want []netip.Addr) ([]netip.Addr, error) {
-	var addrs []netip.Addr
-	for range changeTries {
-		all, err := s.elements()
-		if err != nil {
-			return nil, err
-		}
-		addrs = nil
-		for _, e := range all {
-			if e.link == link {
-				addrs = append(addrs, e.addr)
-			}
-		}
-		slices.SortFunc(addrs, netip.Addr.Compare)
-		addrs = slices.Compact(addrs)
-		if sameAddrs(addrs, want) {
-			break
-		}
-	}
-	return addrs, nil
-}
-
 // sameAddrs reports whether sorted and want have the same addresses. want may be in any order.
 func sameAddrs(sorted, want []netip.Addr) bool {
 	want = slices.Clone(want)
@@ -141,27 +116,23 @@ func sameAddrs(sorted, want []netip.Addr) bool {
 	return slices.Equal(sorted, want)
 }
 
-// deleteElements removes the elements that drop returns, and returns their number. It returns 0 if
-// there is no table.
-func (s nftSets) deleteElements(drop func(all []element) ([]element, error)) (int, error) {
+// deleteElements removes the elements that drop returns. It returns nil if there is no table.
+func (s nftSets) deleteElements(drop func(all []element) ([]element, error)) error {
 	for try := 1; ; try++ {
 		all, err := s.elements()
 		if errors.Is(err, ErrNotFound) {
-			return 0, nil
+			return nil
 		}
 		if err != nil {
-			return 0, err
+			return err
 		}
 		stale, err := drop(all)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		err = s.change(nil, stale)
-		if err == nil {
-			return len(stale), nil
-		}
 		if !errors.Is(err, ErrNotFound) || try == changeTries {
-			return 0, err
+			return err
 		}
 	}
 }
@@ -174,8 +145,7 @@ func (s nftSets) unsetAddrs(link string, known []netip.Addr) error {
 			return err
 		}
 	}
-	_, err := s.deleteElements(func(all []element) ([]element, error) {
+	return s.deleteElements(func(all []element) ([]element, error) {
 		return slices.DeleteFunc(all, func(e element) bool { return e.link != link }), nil
 	})
-	return err
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // If a plugin hangs during an ADD and holds the lock of its pod, the daemon handles the other pods
@@ -51,9 +53,7 @@ const patience = 5 * time.Second
 func TestLockIsWaitedForWhileThereIsTime(t *testing.T) {
 	p := Paths{PodDir: t.TempDir()}
 	unlock, err := p.lock("vpod0123456789a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	got := make(chan error)
 	go func() {
@@ -71,9 +71,7 @@ func TestLockIsWaitedForWhileThereIsTime(t *testing.T) {
 	}
 
 	unlock()
-	if err := <-got; err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, <-got)
 
 	p.PodDir = os.DevNull + "/none"
 	if _, err := p.lockUntil(t.Context(), "vpod0123456789a"); err == nil {

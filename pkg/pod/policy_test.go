@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
@@ -86,9 +87,7 @@ func TestPodIsInItsGroupBeforeItsLinkIsUp(t *testing.T) {
 	if got := n.groups(r.Addrs...); len(got) != 0 {
 		t.Errorf("detached: in %v", got)
 	}
-	if err := n.bare(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, n.bare())
 }
 
 func (n *node) load(link string) (r Record) {
@@ -198,9 +197,7 @@ func TestAttachIsRefusedWithoutTheTableOfPolicies(t *testing.T) {
 		}
 		return undo.Run()
 	})
-	if err := n.bare(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, n.bare())
 }
 
 func TestAttachThatFailsLeavesItsGroup(t *testing.T) {

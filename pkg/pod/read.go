@@ -70,9 +70,10 @@ func endOf(l nl.Link) end {
 		mac: a.HardwareAddr}
 }
 
-// readEnd reads a link of the calling thread's namespace with its routes in
-// tables, its addresses and its permanent neighbours.
-func readEnd(h *nl.Handle, name string, families, tables []int) (end, error) {
+// readPodEnd reads the pod's end, in the pod's namespace, with its addresses, its permanent
+// neighbours and its routes in the main table.
+func readPodEnd(h *nl.Handle, r Record) (end, error) {
+	name := r.IfName
 	l, err := h.LinkByName(name)
 	if err != nil {
 		return end{}, fmt.Errorf("find link %s: %w", name, err)
@@ -92,20 +93,18 @@ func readEnd(h *nl.Handle, name string, families, tables []int) (end, error) {
 		}
 	}
 
-	for _, family := range families {
+	for _, family := range familiesOf(r) {
 		neighs, err := h.NeighList(e.index, family)
 		if err != nil {
 			return end{}, fmt.Errorf("list neighbours on %s: %w", name, err)
 		}
 		e.neighs = append(e.neighs, neighs...)
-		for _, table := range tables {
-			routes, err := listRoutes(h, family, &nl.Route{Table: table, LinkIndex: e.index},
-				nl.FilterTable|nl.FilterOIF)
-			if err != nil {
-				return end{}, fmt.Errorf("list routes of %s in table %d: %w", name, table, err)
-			}
-			e.routes = append(e.routes, routes...)
+		routes, err := listRoutes(h, family,
+			&nl.Route{Table: unix.RT_TABLE_MAIN, LinkIndex: e.index}, nl.FilterTable|nl.FilterOIF)
+		if err != nil {
+			return end{}, fmt.Errorf("list routes of %s: %w", name, err)
 		}
+		e.routes = append(e.routes, routes...)
 	}
 
 	return e, nil
@@ -125,18 +124,6 @@ func listRoutes(h *nl.Handle, family int, filter *nl.Route, mask uint64) ([]nl.R
 	// Strict checking is switched off again, because the library's requests for neighbours do not
 	// pass it.
 	return routes, errors.Join(err, h.SetStrictCheck(false))
-}
-
-func readNode(k *kernel, r Record) (nodeEnd, error) {
-	e, err := readEnd(k.links, r.HostLink, familiesOf(r), tables)
-	if err != nil {
-		return nodeEnd{}, err
-	}
-	n := nodeEnd{end: e}
-	if n.own, err = k.sets.addrsOf(r.HostLink, r.Addrs); err != nil {
-		return nodeEnd{}, unguarded(err)
-	}
-	return n, n.readFilter(r.HostLink)
 }
 
 func (n *nodeEnd) readFilter(link string) (err error) {

@@ -244,39 +244,10 @@ func (p Paths) Load(hostLink string) (Record, error) {
 	return r, nil
 }
 
-// ListOthers is List without the records of known host links, which it does not read. count is the
-// number of all records.
-func (p Paths) ListOthers(known map[string]bool) (records []Record, count int, err error) {
-	return p.list(known)
-}
-
 // List returns all records, sorted by host link. Records that cannot be read are left out. The
 // error, which may come together with records, names them. A directory that does not exist counts
 // as empty. Some of the pods may still be in Attach, which holds their lock.
-func (p Paths) List() ([]Record, error) {
-	records, _, err := p.list(nil)
-	return records, err
-}
-
-func (p Paths) list(known map[string]bool) (records []Record, count int, err error) {
-	links, err := p.links()
-	var errs []error
-	for _, link := range links {
-		if known[link] {
-			count++
-			continue
-		}
-		r, err := p.Load(link)
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // removed since
-		case err != nil:
-			errs = append(errs, err)
-		default:
-			records = append(records, r)
-		}
-	}
-	return records, count + len(records), errors.Join(append(errs, err)...)
-}
+func (p Paths) List() ([]Record, error) { return new(Cache).List(p) }
 
 // links returns the host links that have a record, sorted.
 func (p Paths) links() (links []string, err error) {

@@ -77,8 +77,13 @@ func (p Paths) repairFreeFirst(ctx context.Context, k *kernel,
 	cancel()
 	all, err := p.repairThose(ended, k, records)
 	for i, r := range all {
-		if err == nil && errors.Is(r.Err, ErrBusy) && ctx.Err() == nil {
-			all, err = p.again(ctx, k, all, i)
+		if err != nil || ctx.Err() != nil || !errors.Is(r.Err, ErrBusy) {
+			continue
+		}
+		var now []Repaired
+		if now, err = p.repairThose(ctx, k, []Record{r.Record}); err == nil {
+			all[i] = Repaired{Record: r.Record}
+			copy(all[i:], now) // now has one element, or none if the attachment did not differ.
 		}
 	}
 	all = slices.DeleteFunc(all, func(r Repaired) bool {
@@ -87,22 +92,9 @@ func (p Paths) repairFreeFirst(ctx context.Context, k *kernel,
 	return all, err
 }
 
-// again repairs the attachment of all[i], which was locked before, and updates all[i].
-func (p Paths) again(ctx context.Context, k *kernel, all []Repaired, i int) ([]Repaired, error) {
-	one, err := p.repairThose(ctx, k, []Record{all[i].Record})
-	if err != nil {
-		return all, err
-	}
-	if all[i] = (Repaired{Record: all[i].Record}); len(one) > 0 {
-		all[i] = one[0]
-	}
-	return all, nil
-}
-
 // repairThose locks the attachments of records, reads the kernel and repairs. It returns the
 // results sorted by host link.
-func (p Paths) repairThose(ctx context.Context, k *kernel,
-	records []Record) ([]Repaired, error) {
+func (p Paths) repairThose(ctx context.Context, k *kernel, records []Record) ([]Repaired, error) {
 	if len(records) == 0 {
 		return nil, nil
 	}

@@ -7,13 +7,8 @@ import (
 	"strings"
 )
 
-// Bounds of a Written.
-const (
-	// MaxWritten bounds the objects and names of a Written.
-	MaxWritten = 256
-	// MaxWrittenBytes bounds the JSON of a Written.
-	MaxWrittenBytes = 4 << 20
-)
+// MaxWritten bounds the policies and names of a Written.
+const MaxWritten = 256
 
 // Kinds of policies, as the API writes them.
 const (
@@ -31,12 +26,15 @@ type Written struct {
 	JSON []json.RawMessage `json:"json,omitempty"`
 	// Delete names existing policies that count as deleted.
 	Delete []Ref `json:"delete,omitempty"`
+	// Handed holds the cluster's objects, for nodes without policies. Nil means that none were
+	// handed over.
+	Handed *Handed `json:"handed,omitempty"`
 }
 
-// Check returns an error if w is empty or too large.
+// Check returns an error if w is empty or has too many policies.
 func (w Written) Check() error {
 	switch n := len(w.Protobuf) + len(w.JSON) + len(w.Delete); {
-	case n == 0:
+	case n == 0 && w.Handed == nil:
 		return errors.New("there is nothing to try: write a policy, or name one to delete")
 	case n > MaxWritten:
 		return fmt.Errorf("%d policies are too many: try at most %d at once", n, MaxWritten)

@@ -27,6 +27,14 @@ type Flow struct {
 	Midstream bool
 }
 
+// Ends returns the addresses of the pod that is judged in a direction, and of the other end.
+func (f Flow) Ends(d Direction) (own, peer netip.Addr) {
+	if d == Egress {
+		return f.Src, f.Dst
+	}
+	return f.Dst, f.Src
+}
+
 // Verdict is the decision about a Flow.
 type Verdict uint8
 

@@ -143,6 +143,9 @@ type Plan struct {
 	// Elements is an upper bound of the elements in all sets of the kernel: each address, range and
 	// box counts once per set that contains it.
 	Elements int
+	// Postponed are the namespaces whose changes are not in the plan yet, sorted. Their pods are
+	// planned as before these changes, and new pods are missing.
+	Postponed []string
 	// Revision is the result of Planner.Revision as of this plan. Plan leaves it empty, since it
 	// costs time.
 	Revision string

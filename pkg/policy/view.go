@@ -100,9 +100,10 @@ type LineView struct {
 	Members int `json:"members"`
 }
 
-// Enforces reports whether p judges a pod in the same way as other. It returns false if p is nil.
+// Enforces reports whether p judges a pod in the same way as other. It returns false if p is nil,
+// or if other lacks changes of the pod's namespace.
 func (p *Plan) Enforces(other *Plan, key Key) bool {
-	if p == nil {
+	if p == nil || slices.Contains(other.Postponed, key.Namespace) {
 		return false
 	}
 	m, n := p.Members[key], other.Members[key]

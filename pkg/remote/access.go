@@ -1,9 +1,13 @@
 package remote
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
@@ -52,10 +56,34 @@ func (a *Access) config() (*rest.Config, error) {
 		return nil, fmt.Errorf("kubeconfig %s is empty, or names no cluster: "+
 			"name another with --kubeconfig", a.Kubeconfig)
 	case clientcmd.IsEmptyConfig(err):
-		return nil, errors.New("no kubeconfig: name one with --kubeconfig, or set KUBECONFIG; " +
-			"kubeadm has /etc/kubernetes/admin.conf")
+		return nil, errNone
 	case err != nil:
-		return nil, fmt.Errorf("kubeconfig %s: %w", a.Kubeconfig, err)
+		return nil, a.explain(loader, err)
 	}
 	return cfg, nil
+}
+
+var errNone = errors.New("no kubeconfig: name one with --kubeconfig, or set KUBECONFIG; kubeadm " +
+	"has /etc/kubernetes/admin.conf")
+
+// explain returns the reason why the kubeconfig selects no cluster. If it lacks the context, the
+// error names the contexts that it has. err is the error of the loader.
+func (a *Access) explain(loader clientcmd.ClientConfig, err error) error {
+	all, unreadable := loader.RawConfig()
+	name := cmp.Or(a.Context, all.CurrentContext)
+	file := "the kubeconfig"
+	if a.Kubeconfig != "" {
+		file = "kubeconfig " + a.Kubeconfig
+	}
+	switch {
+	case unreadable != nil || all.Contexts[name] != nil:
+		return fmt.Errorf("%s: %w", file, err)
+	case len(all.Contexts) > 0:
+		return fmt.Errorf("%s has no context %q: name one of its contexts (%s) with --context", file,
+			name, strings.Join(slices.Sorted(maps.Keys(all.Contexts)), ", "))
+	case a.Kubeconfig == "" && len(all.Clusters) == 0:
+		return errNone
+	}
+	return fmt.Errorf("%s has no contexts, so it has no context %q: name another with --kubeconfig",
+		file, name)
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -17,13 +18,21 @@ func TestOpenNamesTheFile(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	empty := filepath.Join(t.TempDir(), "empty")
 	filetest.Write(t, empty, nil, 0o600)
-	for name, tt := range map[string]struct{ file, want string }{
-		"an empty file":  {empty, "kubeconfig " + empty + " is empty"},
-		"a missing file": {empty + "x", "kubeconfig " + empty + "x does not exist"},
-		"none was named": {"", "no kubeconfig: name one with --kubeconfig"},
+	two := filepath.Join(t.TempDir(), "two")
+	filetest.Write(t, two, []byte("clusters: [{name: c, cluster: {server: 'https://198.18.0.2'}}]\n"+
+		"contexts: [{name: b, context: {cluster: c}}, {name: a, context: {cluster: c}}]\n"), 0o600)
+	for name, tt := range map[string]struct{ file, context, want string }{
+		"an empty file":                  {empty, "", "kubeconfig " + empty + " is empty"},
+		"a missing file":                 {empty + "x", "", "kubeconfig " + empty + "x does not exist"},
+		"none was named":                 {"", "", "no kubeconfig: name one with --kubeconfig"},
+		"none was named, with a context": {"", "prod", "no kubeconfig: name one with --kubeconfig"},
+		"a context of an empty file": {empty, "prod",
+			"kubeconfig " + empty + ` has no contexts, so it has no context "prod"`},
+		"a missing context": {two, "prod",
+			`no context "prod": name one of its contexts (a, b) with --context`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := Access{Kubeconfig: tt.file}
+			a := Access{Kubeconfig: tt.file, Context: tt.context}
 			if _, err := a.Open(); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
@@ -35,9 +44,7 @@ func TestOpenNamesTheFile(t *testing.T) {
 // command.
 func TestClientsAreSilent(t *testing.T) {
 	written, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer written.Close()
 	stderr := os.Stderr
 	os.Stderr = written

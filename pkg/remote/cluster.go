@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/dynamic"
@@ -80,12 +81,14 @@ func Connect(ctx context.Context, a Access, opts ConnectConfig) (*Cluster, error
 	return c, nil
 }
 
+// discardKlog discards klog's messages. klog.SetOutput would not suffice, because klog still writes
+// errors to standard error. klog's logger may only be set before others read it.
+var discardKlog = sync.OnceFunc(func() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) })
+
 // newCluster makes the clients. It discards the messages that client-go would write to standard
 // error. A limit of 0 means none.
 func newCluster(cfg *rest.Config, limit time.Duration, opts ConnectConfig) (*Cluster, error) {
-	// klog.SetOutput would not suffice, because klog still writes errors to standard error.
-	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
-
+	discardKlog()
 	cfg = rest.CopyConfig(cfg)
 	cfg.UserAgent, cfg.QPS, cfg.Burst, cfg.Timeout = "veilctl", clientQPS, clientBurst, limit
 	// Warnings of the API server concern its users' manifests, not the requests of this package.

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/poll"
 )
 
@@ -63,9 +64,7 @@ func TestWorkers(t *testing.T) {
 		node("no-kubelet", true, func(n *corev1.Node) { n.Labels = nil }),
 	)
 	workers, err := c.Workers(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	var names []string
 	for _, w := range workers {
@@ -83,9 +82,7 @@ func TestWorkers(t *testing.T) {
 		len(w.PodPrefixes) != 2 {
 		t.Errorf("IPv6 %v %v, prefixes %v", six, ok, w.PodPrefixes)
 	}
-	if err := c.WaitNodesReady(t.Context(), time.Second, "a", "b"); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, c.WaitNodesReady(t.Context(), time.Second, "a", "b"))
 
 	if err := c.WaitNodesReady(t.Context(), time.Millisecond, "a", "nobody"); err == nil ||
 		!strings.Contains(err.Error(), "1 nodes of [a nobody]") {
@@ -178,9 +175,7 @@ func TestServeWaitsForAllFamilies(t *testing.T) {
 	one := discoveryv1.Endpoint{Conditions: discoveryv1.EndpointConditions{Ready: &ready}}
 	n := &Namespace{Name: "ns", Cluster: fakeCluster(slice("four", discoveryv1.AddressTypeIPv4, one,
 		one), slice("six", discoveryv1.AddressTypeIPv6))}
-	if err := n.WaitEndpoints(t.Context(), "s", 1); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, n.WaitEndpoints(t.Context(), "s", 1))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if err := n.WaitEndpoints(ctx, "s", 2); err == nil ||
@@ -233,9 +228,7 @@ func TestUntil(t *testing.T) {
 
 func TestGoneAfter(t *testing.T) {
 	r := schema.GroupResource{Resource: "namespaces"}
-	if err := goneAfter(apierrors.NewNotFound(r, "n")); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, goneAfter(apierrors.NewNotFound(r, "n")))
 	if err := goneAfter(nil); !errors.Is(err, errStillThere) {
 		t.Error(err)
 	}

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -118,15 +119,9 @@ type Sent struct {
 // Send sends messages from the pod to an echo server. It returns an error unless every message came
 // back unchanged. The pod must run the tools image.
 func (p *Pod) Send(ctx context.Context, m Message) (Sent, error) {
-	if m.Count == 0 {
-		m.Count = 3
-	}
-	if m.Size == 0 {
-		m.Size = 400
-	}
-	if m.Timeout == 0 {
-		m.Timeout = 10 * time.Second
-	}
+	m.Count = cmp.Or(m.Count, 3)
+	m.Size = cmp.Or(m.Size, 400)
+	m.Timeout = cmp.Or(m.Timeout, 10*time.Second)
 	command := []string{"veil-tools", "echo-send", "--proto", m.Proto, "--to", m.To.String(),
 		"--count", fmt.Sprint(m.Count), "--size", fmt.Sprint(m.Size),
 		"--timeout", m.Timeout.String()}

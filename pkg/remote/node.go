@@ -25,12 +25,15 @@ type Node struct {
 }
 
 // Addr returns the node's first address of a family.
-func (n Node) Addr(is4 bool) (netip.Addr, bool) {
-	i := slices.IndexFunc(n.Addrs, func(a netip.Addr) bool { return a.Is4() == is4 })
+func (n Node) Addr(is4 bool) (netip.Addr, bool) { return ofFamily(n.Addrs, is4) }
+
+// ofFamily returns the first address of a family.
+func ofFamily(addrs []netip.Addr, is4 bool) (netip.Addr, bool) {
+	i := slices.IndexFunc(addrs, func(a netip.Addr) bool { return a.Is4() == is4 })
 	if i < 0 {
 		return netip.Addr{}, false
 	}
-	return n.Addrs[i], true
+	return addrs[i], true
 }
 
 // Nodes returns all nodes, sorted by name, also those that are not Ready. Addresses and prefixes

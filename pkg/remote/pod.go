@@ -64,13 +64,7 @@ type Pod struct {
 }
 
 // Addr returns the pod's address of a family.
-func (p *Pod) Addr(is4 bool) (netip.Addr, bool) {
-	i := slices.IndexFunc(p.Addrs, func(a netip.Addr) bool { return a.Is4() == is4 })
-	if i < 0 {
-		return netip.Addr{}, false
-	}
-	return p.Addrs[i], true
-}
+func (p *Pod) Addr(is4 bool) (netip.Addr, bool) { return ofFamily(p.Addrs, is4) }
 
 func (p *Pod) object() *corev1.Pod {
 	c := corev1.Container{Name: container, Image: p.Image, Command: p.Command, Args: p.Args,

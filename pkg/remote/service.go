@@ -1,10 +1,10 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -41,27 +41,15 @@ type Service struct {
 }
 
 // Addr returns the service's address of a family.
-func (s *Service) Addr(is4 bool) (netip.Addr, bool) {
-	i := slices.IndexFunc(s.Addrs, func(a netip.Addr) bool { return a.Is4() == is4 })
-	if i < 0 {
-		return netip.Addr{}, false
-	}
-	return s.Addrs[i], true
-}
+func (s *Service) Addr(is4 bool) (netip.Addr, bool) { return ofFamily(s.Addrs, is4) }
 
 func (s *Service) object() *corev1.Service {
 	if s.Pods == nil {
 		s.Pods = map[string]string{"app": s.Name}
 	}
-	if s.Port == 0 {
-		s.Port = EchoPort
-	}
-	if s.Target == 0 {
-		s.Target = s.Port
-	}
-	if s.Type == "" {
-		s.Type = corev1.ServiceTypeClusterIP
-	}
+	s.Port = cmp.Or(s.Port, EchoPort)
+	s.Target = cmp.Or(s.Target, s.Port)
+	s.Type = cmp.Or(s.Type, corev1.ServiceTypeClusterIP)
 
 	dual := corev1.IPFamilyPolicyPreferDualStack
 	object := &corev1.Service{

@@ -57,9 +57,9 @@ func BenchmarkPlanAll(b *testing.B) {
 			func(b *testing.B) {
 				services, slices := many(size.services, size.endpoints)
 				for b.Loop() {
-					if _, c := filled(b, services, slices); len(c.Backends.Keys) !=
+					if _, c := filled(b, services, slices); c.Slots() !=
 						size.services*size.endpoints {
-						b.Fatalf("%d slots", len(c.Backends.Keys))
+						b.Fatalf("%d slots", c.Slots())
 					}
 				}
 			})
@@ -68,7 +68,7 @@ func BenchmarkPlanAll(b *testing.B) {
 
 // BenchmarkPlanOneBesideFull is BenchmarkPlanOne while some services of many endpoints do not fit.
 func BenchmarkPlanOneBesideFull(b *testing.B) {
-	p, err := New("node-1", Limits{Frontends: 1 << 15, BackendSlots: 1 << 18, Members: 1 << 10,
+	p, err := New("node-1", Limits{Frontends: 1 << 15, BackendSlots: 1 << 18,
 		SourceRanges: 1 << 10})
 	errtest.Must(b, err)
 

@@ -30,20 +30,20 @@ const (
 	hintZones                  // for some zones
 )
 
-func hintsOf(h here, ep Endpoint) (hints hint) {
-	if ep.Hints == nil {
+func hintsOf(h here, of *Hints) (hints hint) {
+	if of == nil {
 		return 0
 	}
-	if len(ep.Hints.Nodes) > 0 {
+	if len(of.Nodes) > 0 {
 		hints |= hintNodes
 	}
-	if slices.Contains(ep.Hints.Nodes, h.node) {
+	if slices.Contains(of.Nodes, h.node) {
 		hints |= hintNode
 	}
-	if len(ep.Hints.Zones) > 0 {
+	if len(of.Zones) > 0 {
 		hints |= hintZones
 	}
-	if slices.Contains(ep.Hints.Zones, h.zone) {
+	if slices.Contains(of.Zones, h.zone) {
 		hints |= hintZone
 	}
 	return hints
@@ -99,7 +99,7 @@ func candidates(h here, e *entry, p Port, v6 bool) []candidate {
 				continue
 			}
 			c := candidate{backendOf(netip.AddrPortFrom(addr, s.Ports[i].Port)), rank,
-				hintsOf(h, ep)}
+				hintsOf(h, s.HintsOf(ep))}
 			if h.node != "" && ep.Node == h.node {
 				c.slot.Flags = FlagLocal
 			}

@@ -11,24 +11,30 @@ func (b *Batch[K, V]) put(k K, v V) {
 	b.Values = append(b.Values, v)
 }
 
+// Run is a list of backends in consecutive slots.
+type Run struct {
+	First    uint32
+	Backends Backends
+}
+
 // Changes are writes to the maps. The caller must make them field by field in this order, and
 // complete each field before the next. The order within a field does not matter.
 type Changes struct {
 	// Entries that no program reads yet.
-	Backends     Batch[uint32, Backend]
+	Runs         []Run
 	SourceRanges []SourceRangeKey
-	Members      Batch[MemberKey, Member]
 	// Entries that programs read change one frontend at a time. New frontends are written before
 	// old frontends are deleted, so an address that moves to another service is always served.
 	Frontends     Batch[FrontendKey, Frontend]
 	DropFrontends []FrontendKey
 	// Entries that no program reads any more.
-	LateMembers      Batch[MemberKey, Member]
-	DropMembers      []MemberKey
 	DropSourceRanges []SourceRangeKey
-	// MovedUDP reports whether a UDP address moves to another service or gets another policy
-	// although no member of its former backends is deleted.
-	MovedUDP bool
+	// UnusedChunks are chunks whose last run these changes free. Changes with some have other writes
+	// too.
+	UnusedChunks []uint32
+	// LostUDP reports whether a UDP address loses a backend that may have flows: the backend is gone,
+	// or the address moves to another service or gets another policy.
+	LostUDP bool
 	// Again reports whether a service was refused for lack of room that these changes free. The
 	// caller must then call Plan again after them.
 	Again bool
@@ -39,8 +45,15 @@ func (c Changes) Empty() bool { return c.Writes() == 0 }
 
 // Writes returns the number of entries to write or delete.
 func (c Changes) Writes() int {
-	return len(c.Backends.Keys) + len(c.SourceRanges) + len(c.Members.Keys) +
-		len(c.Frontends.Keys) +
-		len(c.DropFrontends) + len(c.LateMembers.Keys) + len(c.DropMembers) +
+	return c.Slots() + len(c.SourceRanges) + len(c.Frontends.Keys) + len(c.DropFrontends) +
 		len(c.DropSourceRanges)
+}
+
+// Slots returns the number of backend slots to write.
+func (c Changes) Slots() int {
+	n := 0
+	for _, r := range c.Runs {
+		n += r.Backends.Len()
+	}
+	return n
 }

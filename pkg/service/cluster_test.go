@@ -76,7 +76,9 @@ func genSlice(t *rapid.T, n Name, name string) Slice {
 		default:
 			ep.Ready, ep.Serving = true, true
 		}
-		ep.Hints = hintsFor(n, a)
+		if h := hintsFor(n, a); h != nil {
+			ep.Hints = s.AddHints(*h)
+		}
 		s.Endpoints = append(s.Endpoints, ep)
 	}
 	return s
@@ -273,6 +275,9 @@ func (c *cluster) settle(t *rapid.T, before ...map[FrontendKey]string) {
 		c.apply(t, changes, writes, append(before, want)...)
 		if d := difference(c.view(), want); d != "" {
 			t.Fatal(d)
+		}
+		if err := c.checkChunks(); err != nil {
+			t.Fatal(err)
 		}
 		if !changes.Again {
 			return

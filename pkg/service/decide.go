@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/service/buddy"
 )
 
 // kind is the field of the Service from which a frontend comes. If two services claim a frontend,
@@ -45,9 +47,39 @@ type groupKey struct {
 // group holds the backends of a groupKey.
 type group struct {
 	id       uint64
-	backends []Backend // sorted, no two with one address and port
-	members  map[MemberKey]Member
-	at       extent // count 0 where there are no backends
+	backends Backends // sorted, no two with one address and port
+	// draining are the backends that only keep flows. Groups of UDP and with affinity have some.
+	draining Backends
+	at       buddy.Extent // of both, count 0 where there are none
+}
+
+// slots returns the number of slots that g takes.
+func (g *group) slots() int { return g.backends.Len() + g.draining.Len() }
+
+// equal reports whether g and o have the same run.
+func (g *group) equal(o *group) bool {
+	return g.backends.Equal(o.backends) && g.draining.Equal(o.draining)
+}
+
+// keeps reports whether each backend of o may keep its flows in g.
+func (g *group) keeps(o *group) bool {
+	have := g.members()
+	for _, b := range o.members() {
+		i, found := slices.BinarySearchFunc(have, b, compareBackend)
+		if !found {
+			return false
+		}
+		have = have[i:]
+	}
+	return true
+}
+
+// members returns all backends of g, sorted.
+func (g *group) members() []Backend {
+	all := make([]Backend, g.slots())
+	g.draining.Copy(all[g.backends.Copy(all, 0):], 0)
+	slices.SortFunc(all, compareBackend)
+	return all
 }
 
 // decision is the result for one service. It does not consider other services and free room.
@@ -68,10 +100,20 @@ func (c claim) compare(o claim) int {
 // here holds the facts about this node and cluster that a decision needs besides the service.
 type here struct {
 	node  string
-	zone  string // "" if the node has none
-	addrs []netip.Addr
+	zone  string       // "" if the node has none
+	addrs []netip.Addr // serve NodePorts
+	own   []netip.Addr // all addresses, sorted
 	// reserved holds the frontends that no external address may claim, with a description of each.
 	reserved map[FrontendKey]string
+}
+
+// dnsPort is the port at which a DNS cache of the node may answer for a DNS service.
+const dnsPort = 53
+
+// has reports whether the node has an address.
+func (h here) has(a netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(h.own, a, netip.Addr.Compare)
+	return found
 }
 
 // decide returns the decision for e. It is pure: the order of e's slices and of their endpoints
@@ -114,7 +156,7 @@ func (d *decision) port(h here, e *entry, p Port) {
 			group:   groupKey{p.Name, p.Protocol, v6, local}, affinity: seconds(s.Affinity),
 		}
 		g := d.group(e, c.group, found[v6])
-		if len(g.backends) == 0 && local &&
+		if g.backends.Len() == 0 && local &&
 			slices.ContainsFunc(found[v6], func(c candidate) bool { return c.rank >= rankLast }) {
 			c.flags |= FlagDrop
 		}
@@ -136,6 +178,9 @@ func (d *decision) port(h here, e *entry, p Port) {
 	}
 
 	for _, a := range s.ClusterIPs {
+		if p.Port == dnsPort && h.has(a.Unmap()) {
+			continue // a DNS cache of the node has the address
+		}
 		add(kindClusterIP, a, p.Port, Inside, s.InternalLocal)
 	}
 
@@ -207,18 +252,18 @@ func (d *decision) apiClaim(e *entry, a netip.AddrPort, s Scope, key groupKey,
 		return
 	}
 
-	g := &group{id: groupID(e.name, key)}
+	var list []Backend
 	for _, b := range backends {
 		if b = netip.AddrPortFrom(b.Addr().Unmap(), b.Port()); Reachable(b.Addr()) &&
 			b.Port() != 0 && b.Addr().Is6() == key.v6 {
-			g.backends = append(g.backends, backendOf(b))
+			list = append(list, backendOf(b))
 		}
 	}
 
-	slices.SortFunc(g.backends, compareBackend)
-	g.backends = slices.Compact(g.backends)
-	g.backends = g.backends[:min(len(g.backends), MaxAPIServers)]
-	d.groups[key] = g
+	slices.SortFunc(list, compareBackend)
+	list = slices.Compact(list)
+	d.groups[key] = &group{id: groupID(e.name, key),
+		backends: BackendsOf(list[:min(len(list), MaxAPIServers)])}
 }
 
 // seconds returns d in seconds, rounded up, because 0 would mean no affinity.
@@ -243,33 +288,30 @@ func (d *decision) group(e *entry, key groupKey, all []candidate) *group {
 	if !key.local {
 		near = nearest(all)
 	}
-	for rank := rankReady; rank >= rankLast && len(g.backends) == 0; rank-- {
+	chosen := make([]Backend, 0, len(all))
+	for rank := rankReady; rank >= rankLast && len(chosen) == 0; rank-- {
 		for _, c := range all {
 			if c.rank == rank && mine(c) && c.hints&near == near {
-				g.backends = append(g.backends, c.slot)
+				chosen = append(chosen, c.slot)
 			}
 		}
 	}
+	g.backends = BackendsOf(chosen)
 
 	if key.protocol != UDP && e.service.Affinity <= 0 {
 		return g
 	}
 
-	g.members = make(map[MemberKey]Member, len(all))
+	var rest []Backend
 	for _, c := range all {
-		if mine(c) {
-			g.members[memberKey(g.id, c.slot)] = Draining
+		if len(chosen) > 0 && c.slot == chosen[0] {
+			chosen = chosen[1:]
+		} else if mine(c) {
+			rest = append(rest, c.slot)
 		}
 	}
-
-	for _, s := range g.backends {
-		g.members[memberKey(g.id, s)] = Eligible
-	}
+	g.draining = BackendsOf(rest)
 	return g
-}
-
-func memberKey(group uint64, s Backend) MemberKey {
-	return MemberKey{Group: group, Addr: s.Addr, Port: s.Port}
 }
 
 // sourceSet returns the number of the set of e's source ranges of a family. It returns 0, which

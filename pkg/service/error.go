@@ -22,7 +22,6 @@ var (
 const (
 	limitFrontends    = "frontends"
 	limitBackendSlots = "backendSlots"
-	limitMembers      = "members"
 	limitSourceRanges = "sourceRanges"
 )
 

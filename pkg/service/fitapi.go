@@ -3,6 +3,8 @@ package service
 import (
 	"fmt"
 	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/service/buddy"
 )
 
 // fitAPI allocates a block of entry 0 that no program reads. Frontends for Host have no such block
@@ -32,16 +34,16 @@ func (r *round) fitAPI(e *entry, want *decision) {
 		for last := first + (apiBlocks-1)<<apiOrder; first < last && r.apiHeld[first]; {
 			first += 1 << apiOrder
 		}
-		g.at = extent{first, uint32(len(g.backends))}
+		g.at = buddy.Extent{First: first, Count: uint32(g.backends.Len())}
 		r.writeBackends(g)
 	}
 }
 
 // fitHost allocates slots for the backends of a group, or removes them.
 func (r *round) fitHost(g *group) (fits bool) {
-	g.at, fits = r.room.take(len(g.backends))
+	g.at, fits = r.take(g.backends.Len())
 	if !fits {
-		g.backends = nil
+		g.backends = Backends{}
 	}
 	r.writeBackends(g)
 	return fits

@@ -47,14 +47,15 @@ func TestHintsAreFollowedAsByKubeProxy(t *testing.T) {
 			key := groupKey{"dns", UDP, false, c.local}
 			d := decide(h, e)
 			var got []string
-			for _, b := range d.groups[key].backends {
+			for i := range d.groups[key].backends.Len() {
+				b := d.groups[key].backends.At(i)
 				got = append(got, b.AddrPort().Addr().String()[len("198.18.1."):])
 			}
 
 			if !slices.Equal(got, c.want) {
 				t.Errorf("backends are %q, want %q", got, c.want)
 			}
-			if n := len(d.groups[key].members); !c.local && n != 3 {
+			if n := d.groups[key].slots(); !c.local && n != 3 {
 				t.Errorf("%d endpoints keep their flows, want all three", n)
 			}
 		})
@@ -65,16 +66,19 @@ func TestHintsAreFollowedAsByKubeProxy(t *testing.T) {
 // without hints that is not ready.
 func hintedEntry(first, second *Hints) *entry {
 	n := Name{"default", "dns"}
-	endpoint := func(a, node string, ready bool, h *Hints) Endpoint {
-		return Endpoint{Addr: netip.MustParseAddr(a), Node: node, Ready: ready, Serving: true,
-			Hints: h}
+	s := &Slice{Service: n, Name: "1", Ports: []SlicePort{{"dns", UDP, 5353}}}
+	add := func(a, node string, ready bool, h *Hints) {
+		ep := Endpoint{Addr: netip.MustParseAddr(a), Node: node, Ready: ready, Serving: true}
+		if h != nil {
+			ep.Hints = s.AddHints(*h)
+		}
+		s.Endpoints = append(s.Endpoints, ep)
 	}
+	add("198.18.1.1", "node-1", true, first)
+	add("198.18.1.2", "node-2", true, second)
+	add("198.18.1.3", "node-2", false, nil)
 	return &entry{name: n,
 		service: &Service{Name: n, ClusterIPs: []netip.Addr{netip.MustParseAddr("198.18.0.1")},
 			Ports: []Port{{Name: "dns", Protocol: UDP, Port: 53}}},
-		slices: map[string]*Slice{"1": {Service: n, Name: "1",
-			Ports: []SlicePort{{"dns", UDP, 5353}},
-			Endpoints: []Endpoint{endpoint("198.18.1.1", "node-1", true, first),
-				endpoint("198.18.1.2", "node-2", true, second),
-				endpoint("198.18.1.3", "node-2", false, nil)}}}}
+		slices: map[string]*Slice{"1": s}}
 }

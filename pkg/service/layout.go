@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"math"
 	"net/netip"
+
+	"github.com/kubeveil/kubeveil/pkg/service/buddy"
 )
 
 // The types of this file are keys and values of the BPF maps, byte for byte. Ports are in network
@@ -45,46 +48,46 @@ type Frontend struct {
 	// Revision is unique to this value. A program that has read a backend looks up the frontend
 	// again. An unchanged revision proves that the backend belonged to this frontend.
 	Revision uint64
-	// Group is the key of affinity and members. It stays the same when the backends change.
+	// Group is the key of affinity. It stays the same when the backends change.
 	Group uint64
 	// Sources is the set of service_sources that must admit an external client; 0 admits any.
 	Sources uint64
-	// First and Count are the extent in service_slots.
-	First, Count uint32
+	// First is the first slot of a run in service_slots: Count backends for new flows, then Draining
+	// backends that keep the flows that they have. Both parts are sorted. Slots are numbered over
+	// all chunks.
+	First, Count, Draining uint32
 	// Affinity is the timeout of an entry of affinity, seconds; 0 means no affinity.
 	Affinity uint32
 	Flags    uint32
+	Pad      uint32 // zero
 }
+
+// End returns the end of the run: the number of the slot after its last one.
+func (f Frontend) End() uint64 { return uint64(f.First) + uint64(f.Count) + uint64(f.Draining) }
+
+// extent returns the run as an extent, and its end. An extent of more than 1<<32 slots, which no
+// table has, gets the count 0.
+func (f Frontend) extent() (at buddy.Extent, end uint64) {
+	if uint64(f.Count)+uint64(f.Draining) > math.MaxUint32 {
+		return buddy.Extent{}, 0
+	}
+	return buddy.Extent{First: f.First, Count: f.Count + f.Draining}, f.End()
+}
+
+// ChunkSlots is the number of slots of a chunk, as SLOT_CHUNK_BITS in bpf/lib/service/backend.h. If
+// a table has fewer slots, its only chunk has as many as the table.
+const ChunkSlots = 1 << 16
 
 // FlagLocal marks a backend on this node.
 const FlagLocal uint16 = 1
 
-// Backend is an entry of the array map service_slots.
+// Backend is a slot of service_slots: an entry of one of its chunks.
 type Backend struct {
 	Addr  [16]byte
 	Port  [2]byte
 	Flags uint16
 	Pad   uint32 // zero
 }
-
-// MemberKey is the key of the hash map service_members, which has the backends of groups with
-// affinity or of UDP. Programs check there whether a backend that they remember still exists.
-type MemberKey struct {
-	Group uint64
-	Addr  [16]byte
-	Port  [2]byte
-	Pad   [6]byte // zero
-}
-
-// Member is the kind of flows that a remembered backend may get.
-type Member uint32
-
-const (
-	// Draining backends keep their flows.
-	Draining Member = 1 + iota
-	// Eligible backends get new flows too.
-	Eligible
-)
 
 // SourceRangeKey is the key of the trie service_sources. The value is 1.
 type SourceRangeKey struct {
@@ -136,18 +139,17 @@ func (k SourceRangeKey) set() uint64 { return binary.BigEndian.Uint64(k.Set[:]) 
 type Limits struct {
 	Frontends    uint32
 	BackendSlots uint32 // a power of two; a group takes its number of backends, rounded up to one
-	Members      uint32
 	SourceRanges uint32
 }
 
 // DefaultLimits has room for 64k services and a million backends, and for their new versions during
 // changes.
 var DefaultLimits = Limits{
-	Frontends: 1 << 18, BackendSlots: 1 << 22, Members: 1 << 21, SourceRanges: 1 << 16,
+	Frontends: 1 << 18, BackendSlots: 1 << 22, SourceRanges: 1 << 16,
 }
 
 // APILimits has room for entry 0 and default/kubernetes, and nothing else.
-var APILimits = Limits{Frontends: 64, BackendSlots: 2 * apiSlots, Members: 64, SourceRanges: 64}
+var APILimits = Limits{Frontends: 64, BackendSlots: 2 * apiSlots, SourceRanges: 64}
 
 // Room of entry 0, which no service takes.
 const (
@@ -166,12 +168,12 @@ const (
 // BackendSlots counts allocated slots: the slots of entry 0, and for each group its number of
 // backends rounded up to a power of two.
 func (p *Planner) Sizes() Limits {
-	free := p.room.slots
+	free := p.room.Free()
 	for _, x := range p.freed {
-		free += 1 << orderOf(x.count)
+		free += x.Size()
 	}
 	return Limits{
 		Frontends: uint32(len(p.frontends)), BackendSlots: p.limits.BackendSlots - free,
-		Members: uint32(len(p.members)), SourceRanges: uint32(len(p.sources)),
+		SourceRanges: uint32(len(p.sources)),
 	}
 }

@@ -44,7 +44,7 @@ func (r *round) sweepLeft() {
 	}
 
 	if r.hold {
-		return // entry 0 has neither members nor sources
+		return // entry 0 has no sources
 	}
 
 	for id, list := range r.orphans {
@@ -54,7 +54,6 @@ func (r *round) sweepLeft() {
 		}
 	}
 
-	r.sweepMembers(kept)
 	r.sweepSourceRanges(sets)
 	r.sweep = false
 }
@@ -66,26 +65,6 @@ func (r *round) leftOf(group uint64) *leftover {
 		r.left[group] = l
 	}
 	return l
-}
-
-func (r *round) sweepMembers(kept func(uint64) bool) {
-	live := make(map[uint64]*group)
-	for _, e := range r.entries {
-		for _, g := range e.now.groups {
-			live[g.id] = g
-		}
-	}
-	for k := range r.members {
-		if g := live[k.Group]; g != nil && g.members[k] != 0 {
-			continue
-		}
-		if kept(k.Group) {
-			l := r.leftOf(k.Group)
-			l.members = append(l.members, k)
-		} else {
-			r.gone.members[k] = true
-		}
-	}
 }
 
 func (r *round) sweepSourceRanges(sets map[uint64][]*leftover) {
@@ -101,7 +80,7 @@ func (r *round) sweepSourceRanges(sets map[uint64][]*leftover) {
 			l.sources = append(l.sources, k)
 		}
 		if len(sets[k.set()]) == 0 {
-			r.gone.sources[k] = true
+			r.goneSources[k] = true
 		}
 	}
 }
@@ -125,13 +104,12 @@ func (r *round) release(e *entry, lacked map[groupKey]*group) {
 		if e.want.groups[key] != nil {
 			continue // the number is the same, so e still lacks room for this group
 		}
-		r.releaseGroup(g.id, e.now.groups[key], still)
+		r.releaseGroup(g.id, still)
 	}
 }
 
-// releaseGroup frees the old entries of one group. now is the group that has this number now; nil
-// if none has. still holds the source ranges in use.
-func (r *round) releaseGroup(id uint64, now *group, still map[SourceRangeKey]bool) {
+// releaseGroup frees the old entries of one group. still holds the source ranges in use.
+func (r *round) releaseGroup(id uint64, still map[SourceRangeKey]bool) {
 	if g := r.adopted[id]; g != nil {
 		r.free(g, &group{})
 		delete(r.adopted, id)
@@ -146,14 +124,9 @@ func (r *round) releaseGroup(id uint64, now *group, still map[SourceRangeKey]boo
 	for _, k := range l.frontends {
 		r.touched[k] = true // the claimant has it
 	}
-	for _, k := range l.members {
-		if now == nil || now.members[k] == 0 {
-			r.gone.members[k] = true
-		}
-	}
 	for _, k := range l.sources {
 		if !still[k] {
-			r.gone.sources[k] = true
+			r.goneSources[k] = true
 		}
 	}
 }

@@ -4,12 +4,16 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/pkg/service/buddy"
 )
 
 // tight has room for 256 backends.
-var tight = Limits{Frontends: 256, BackendSlots: 512, Members: 1024, SourceRanges: 16}
+var tight = Limits{Frontends: 256, BackendSlots: 512, SourceRanges: 16}
 
 // large returns a service of n endpoints with every kind of entry that a service may leave in the
 // maps.
@@ -49,9 +53,7 @@ func (c *cluster) writeAll(t *testing.T) {
 func (c *cluster) nextProcess(t *testing.T) {
 	t.Helper()
 	p, err := New("node-1", c.maps.limits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	c.planner = p
 	p.Adopt(c.maps.state())
 }
@@ -110,12 +112,12 @@ func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 			}
 
 			c.writeAll(t) // what the last one freed
-			if n := len(c.maps.frontends) + len(c.maps.members) + len(c.maps.sources) +
+			if n := len(c.maps.frontends) + len(c.maps.sources) +
 				len(c.planner.left) + len(c.planner.adopted); n != 0 {
 				t.Errorf("%d things are left", n)
 			}
-			if want := newExtents(tight.BackendSlots); !maps.Equal(c.planner.room.free, want.free) {
-				t.Errorf("free blocks are %v, were %v", c.planner.room.free, want.free)
+			if want := buddy.New(tight.BackendSlots, apiSlots); !c.planner.room.Equal(want) {
+				t.Errorf("free blocks are %v, were %v", c.planner.room, want)
 			}
 		})
 	}
@@ -158,8 +160,8 @@ func TestAServiceThatDoesNotFitCostsOthersNothing(t *testing.T) {
 			if c.planner.sweep || e.want.groups[groupKey{port: "http", protocol: TCP}] != decided {
 				t.Error("the service that does not fit was decided about again")
 			}
-			if n := len(c.maps.members); n != 100 {
-				t.Errorf("%d members of it are left", n)
+			if got := c.backends("198.18.0.9:80", Inside); strings.Count(got, ":8080") != 100 {
+				t.Errorf("its backends are %s", got)
 			}
 		})
 	}

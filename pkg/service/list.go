@@ -62,14 +62,14 @@ func (p *Planner) counted() func(*entry, claim, *FrontendView) {
 		}
 		f.Known = known[key]
 		if g := e.now.groups[c.group]; g != nil {
-			f.Chosen = len(g.backends)
+			f.Chosen = g.backends.Len()
 		}
 	}
 }
 
 func countEndpoints(e *entry, c claim) int {
 	if c.kind == kindAPIServer {
-		return len(e.now.groups[c.group].backends)
+		return e.now.groups[c.group].backends.Len()
 	}
 	known := make(map[netip.AddrPort]bool) // a moving endpoint is in two slices
 	for port, ep := range endpointsOf(e, c.group) {

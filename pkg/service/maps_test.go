@@ -13,7 +13,6 @@ type memory struct {
 	limits    Limits
 	frontends map[FrontendKey]Frontend
 	slots     []Backend
-	members   map[MemberKey]Member
 	sources   map[SourceRangeKey]bool
 }
 
@@ -21,14 +20,13 @@ func newMemory(l Limits) *memory {
 	return &memory{
 		limits: l, frontends: make(map[FrontendKey]Frontend),
 		slots:   make([]Backend, l.BackendSlots),
-		members: make(map[MemberKey]Member), sources: make(map[SourceRangeKey]bool),
+		sources: make(map[SourceRangeKey]bool),
 	}
 }
 
 func (m *memory) state() MapContent {
 	return MapContent{
 		Frontends: maps.Clone(m.frontends), Backends: slices.Clone(m.slots),
-		Members:      maps.Clone(m.members),
 		SourceRanges: slices.Collect(maps.Keys(m.sources)),
 	}
 }
@@ -40,16 +38,14 @@ func (m *memory) writes(c Changes) []func() error {
 		w = append(w, func() error { f(); return m.check() })
 	}
 
-	for i, k := range c.Backends.Keys {
-		do(func() { m.slots[k] = c.Backends.Values[i] })
+	for _, run := range c.Runs {
+		for i := range run.Backends.Len() {
+			do(func() { m.slots[int(run.First)+i] = run.Backends.At(i) })
+		}
 	}
 
 	for _, k := range c.SourceRanges {
 		do(func() { m.sources[k] = true })
-	}
-
-	for i, k := range c.Members.Keys {
-		do(func() { m.members[k] = c.Members.Values[i] })
 	}
 
 	for i, k := range c.Frontends.Keys {
@@ -58,14 +54,6 @@ func (m *memory) writes(c Changes) []func() error {
 
 	for _, k := range c.DropFrontends {
 		do(func() { delete(m.frontends, k) })
-	}
-
-	for i, k := range c.LateMembers.Keys {
-		do(func() { m.members[k] = c.LateMembers.Values[i] })
-	}
-
-	for _, k := range c.DropMembers {
-		do(func() { delete(m.members, k) })
 	}
 
 	for _, k := range c.DropSourceRanges {
@@ -78,8 +66,6 @@ func (m *memory) check() error {
 	switch {
 	case len(m.frontends) > int(m.limits.Frontends):
 		return fmt.Errorf("%d frontends in a map of %d", len(m.frontends), m.limits.Frontends)
-	case len(m.members) > int(m.limits.Members):
-		return fmt.Errorf("%d members in a map of %d", len(m.members), m.limits.Members)
 	case len(m.sources) > int(m.limits.SourceRanges):
 		return fmt.Errorf("%d sources in a map of %d", len(m.sources), m.limits.SourceRanges)
 	}
@@ -96,34 +82,32 @@ func (m *memory) show(k FrontendKey) string {
 	for _, s := range m.slots[f.First : f.First+f.Count] {
 		backends = append(backends, showBackend(s))
 	}
-	var members, sources []string
-	for mk, v := range m.members {
-		if mk.Group == f.Group {
-			members = append(members, fmt.Sprintf("%v=%d", addrPort(mk.Addr, mk.Port), v))
-		}
+	var draining, sources []string
+	for _, s := range m.slots[f.First+f.Count : f.End()] {
+		draining = append(draining, s.AddrPort().String())
 	}
 	for sk := range m.sources {
 		if f.Sources != 0 && sk.set() == f.Sources {
 			sources = append(sources, fmt.Sprintf("%x/%d", sk.Addr, sk.Bits-64))
 		}
 	}
-	return line(backends, members, sources, f.Sources != 0, f.Affinity, f.Flags)
+	return line(backends, draining, sources, f.Sources != 0, f.Affinity, f.Flags)
 }
 
 func showBackend(s Backend) string { return fmt.Sprintf("%v+%d", s.AddrPort(), s.Flags) }
 
-func line(backends, members, sources []string, some bool, affinity, flags uint32) string {
+func line(backends, draining, sources []string, some bool, affinity, flags uint32) string {
 	slices.Sort(backends)
-	slices.Sort(members)
+	slices.Sort(draining)
 	slices.Sort(sources)
-	return fmt.Sprintf("%s members %s sources %v %s affinity %d flags %d",
-		strings.Join(backends, " "), strings.Join(members, " "), some, strings.Join(sources, " "),
+	return fmt.Sprintf("%s draining %s sources %v %s affinity %d flags %d",
+		strings.Join(backends, " "), strings.Join(draining, " "), some, strings.Join(sources, " "),
 		affinity, flags)
 }
 
 // chosen is the part of show that the order of writes must keep whole.
 func chosen(show string) string {
-	backends, _, _ := strings.Cut(show, " members ")
+	backends, _, _ := strings.Cut(show, " draining ")
 	return backends
 }
 

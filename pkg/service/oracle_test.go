@@ -138,7 +138,7 @@ func oracleLine(node string, w world, p Port, v6, local, ranged bool) string {
 
 				switch {
 				case ep.Ready:
-					hints[at] = ep.Hints
+					hints[at] = s.HintsOf(ep)
 					ready[at] = fmt.Sprintf("%s+%d", at, flag)
 				case usable:
 					last[at] = fmt.Sprintf("%s+%d", at, flag)
@@ -159,17 +159,15 @@ func oracleLine(node string, w world, p Port, v6, local, ranged bool) string {
 		use = last
 	}
 
-	var backends, members, sources []string
+	var backends, draining, sources []string
 	for _, b := range use {
 		backends = append(backends, b)
 	}
 
 	if p.Protocol == UDP || w.service.Affinity > 0 {
 		for at := range serving {
-			if use[at] != "" {
-				members = append(members, at+"=2")
-			} else {
-				members = append(members, at+"=1")
+			if use[at] == "" {
+				draining = append(draining, at)
 			}
 		}
 	}
@@ -188,7 +186,7 @@ func oracleLine(node string, w world, p Port, v6, local, ranged bool) string {
 		flags = 1
 	}
 
-	return line(backends, members, sources, ranged, uint32(w.service.Affinity/time.Second), flags)
+	return line(backends, draining, sources, ranged, uint32(w.service.Affinity/time.Second), flags)
 }
 
 // oracleHints deletes the ready endpoints that hints keep from the clients of this node.

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/kubeveil/kubeveil/pkg/service/buddy"
 )
 
 // Planner holds the current services and endpoints, and the content of the maps. Put and Delete
@@ -15,6 +17,9 @@ type Planner struct {
 	limits  Limits
 	entries map[Name]*entry
 	dirty   map[Name]bool
+	// young are the services that changed since the last Prepare, and settled those that changed
+	// before it but not since.
+	young, settled map[Name]bool
 	// waiting are the services that did not fit. Their decision is kept until there is room.
 	waiting map[Name]*entry
 	// refusing are the services with ports that the table does not support. contested are the
@@ -28,20 +33,20 @@ type Planner struct {
 
 	// The content of the maps, once the changes of the last Plan are made.
 	frontends map[FrontendKey]Frontend
-	members   map[MemberKey]Member
 	sources   map[SourceRangeKey]bool
 	revision  uint64
 
-	room    *extents
-	freed   []extent        // by the last Plan; they have no reader once its changes are made
-	apiHeld map[uint32]bool // blocks of entry 0 that are read
+	room    *buddy.Allocator
+	inUse   map[uint32]uint32 // the number of slots in use by chunk, without those of entry 0
+	freed   []buddy.Extent    // by the last Plan; they have no reader once its changes are made
+	apiHeld map[uint32]bool   // blocks of entry 0 that are read
 
 	// The entries that an earlier process left and that no service has claimed yet. After a sweep,
 	// left has the entries that stay because their service does not fit, by group.
 	sweep   bool
 	hold    bool
 	adopted map[uint64]*group // by id
-	orphans map[uint64][]extent
+	orphans map[uint64][]buddy.Extent
 	left    map[uint64]*leftover
 }
 
@@ -49,7 +54,6 @@ type Planner struct {
 // fit.
 type leftover struct {
 	frontends []FrontendKey
-	members   []MemberKey
 	sources   []SourceRangeKey
 }
 
@@ -60,6 +64,7 @@ type entry struct {
 	slices  map[string]*Slice
 	api     *APIServer // of entry 0 only
 	now     decision   // in force
+	ready   *decision  // of Prepare; nil if e, or what it depends on, changed since
 	full    *FullError // why want is not in force yet; nil if now is up to date
 	want    decision   // the current decision, while full is set
 }
@@ -77,12 +82,11 @@ func New(node string, limits Limits) (*Planner, error) {
 	case limits.Frontends < 3*MaxAPIFrontends:
 		return nil, fmt.Errorf("%w: %d frontends: want at least %d", ErrLimits, limits.Frontends,
 			3*MaxAPIFrontends)
-	case limits.Members == 0 || limits.SourceRanges == 0:
-		return nil, fmt.Errorf("%w: %d members and %d sources: want some of each", ErrLimits,
-			limits.Members, limits.SourceRanges)
+	case limits.SourceRanges == 0:
+		return nil, fmt.Errorf("%w: no source ranges: want some", ErrLimits)
 	}
 	p := &Planner{here: here{node: node}, limits: limits, entries: make(map[Name]*entry),
-		dirty: make(map[Name]bool)}
+		dirty: make(map[Name]bool), young: make(map[Name]bool)}
 	p.Adopt(MapContent{})
 	return p, nil
 }
@@ -93,8 +97,18 @@ func (p *Planner) entry(n Name) *entry {
 		e = &entry{name: n, slices: make(map[string]*Slice)}
 		p.entries[n] = e
 	}
-	p.dirty[n] = true
+	p.touch(e)
 	return e
+}
+
+// touch notes that e must be decided again.
+func (p *Planner) touch(e *entry) {
+	e.ready = nil
+	p.dirty[e.name] = true
+	if p.hold {
+		p.young[e.name] = true
+		delete(p.settled, e.name)
+	}
 }
 
 // PutService adds or replaces a service. The Planner owns the memory of s afterwards.
@@ -111,7 +125,7 @@ func (p *Planner) DeleteService(n Name) {
 	if e := p.entries[n]; e != nil && e.service != nil {
 		e.service = nil
 		p.services--
-		p.dirty[n] = true
+		p.touch(e)
 	}
 }
 
@@ -123,7 +137,7 @@ func (p *Planner) PutSlice(s Slice) { p.entry(s.Service).slices[s.Name] = &s }
 func (p *Planner) DeleteSlice(service Name, slice string) {
 	if e := p.entries[service]; e != nil {
 		delete(e.slices, slice)
-		p.dirty[service] = true
+		p.touch(e)
 	}
 }
 
@@ -163,9 +177,9 @@ func (p *Planner) reserve() {
 		return
 	}
 	p.here.reserved = reserved
-	for n, e := range p.entries {
+	for _, e := range p.entries {
 		if e.service != nil && e.service.external() {
-			p.dirty[n] = true
+			p.touch(e)
 		}
 	}
 }
@@ -177,9 +191,9 @@ func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 		return
 	}
 	p.here.addrs = slices.Clone(addrs)
-	for n, e := range p.entries {
+	for _, e := range p.entries {
 		if e.service != nil && e.service.hasNodePort() {
-			p.dirty[n] = true
+			p.touch(e)
 		}
 	}
 }
@@ -191,9 +205,25 @@ func (p *Planner) SetZone(zone string) {
 		return
 	}
 	p.here.zone = zone
-	for n, e := range p.entries {
+	for _, e := range p.entries {
 		if e.hasZones() {
-			p.dirty[n] = true
+			p.touch(e)
+		}
+	}
+}
+
+// SetOwnAddrs sets all addresses of this node, sorted. The DNS port of a ClusterIP that is one of
+// them is left to the node's own process: NodeLocal DNSCache. Only services with that port are
+// planned again.
+func (p *Planner) SetOwnAddrs(addrs []netip.Addr) {
+	if slices.Equal(p.here.own, addrs) {
+		return
+	}
+	p.here.own = slices.Clone(addrs)
+	for _, e := range p.entries {
+		if e.service != nil && slices.ContainsFunc(e.service.Ports,
+			func(p Port) bool { return p.Port == dnsPort }) {
+			p.touch(e)
 		}
 	}
 }
@@ -201,18 +231,34 @@ func (p *Planner) SetZone(zone string) {
 // hasZones reports whether an endpoint of e has hints for zones.
 func (e *entry) hasZones() bool {
 	for _, s := range e.slices {
-		if slices.ContainsFunc(s.Endpoints, func(ep Endpoint) bool {
-			return ep.Hints != nil && len(ep.Hints.Zones) > 0
-		}) {
+		if slices.ContainsFunc(s.Hints, func(h Hints) bool { return len(h.Zones) > 0 }) {
 			return true
 		}
 	}
 	return false
 }
 
-// Hold sets whether Plan keeps the entries that an earlier process left and that no service claims.
-// The caller holds them until all services are listed. Plan always updates entry 0.
-func (p *Planner) Hold(hold bool) { p.hold = hold }
+// Hold sets whether Plan keeps the entries that an earlier process left, and decides about entry 0
+// alone. The caller holds until all services are listed.
+func (p *Planner) Hold(hold bool) {
+	p.hold = hold
+	if !hold {
+		p.young, p.settled = make(map[Name]bool), nil
+	}
+}
+
+// Prepare decides about noted services while the caller holds, so that less is left for the Plan
+// after it. It leaves out services that changed since the last Prepare, because their slices may
+// still arrive. So the work for a service does not grow with the square of its slices.
+func (p *Planner) Prepare() {
+	for n := range p.settled {
+		if e := p.entries[n]; e.ready == nil && n != apiName {
+			d := decide(p.here, e)
+			e.ready = &d
+		}
+	}
+	p.settled, p.young = p.young, make(map[Name]bool)
+}
 
 // Problems returns the reasons why the last Plan could not serve services as requested, sorted by
 // text. Each is a *FullError, a *ConflictError, a *ReservedError, a *PortError, or an ErrFull of a
@@ -244,7 +290,6 @@ func (p *Planner) Problems() []error {
 type MapContent struct {
 	Frontends    map[FrontendKey]Frontend
 	Backends     []Backend // slots from 0 on, at least up to the last one that Frontends use
-	Members      map[MemberKey]Member
 	SourceRanges []SourceRangeKey
 }
 
@@ -253,16 +298,16 @@ type MapContent struct {
 // entries without a use. A service that does not fit then keeps its own entries. Another service
 // may get a frontend that both claim.
 func (p *Planner) Adopt(s MapContent) {
-	p.frontends, p.members, p.sources = make(map[FrontendKey]Frontend), make(map[MemberKey]Member),
-		make(map[SourceRangeKey]bool)
+	p.frontends, p.sources = make(map[FrontendKey]Frontend), make(map[SourceRangeKey]bool)
 	maps.Copy(p.frontends, s.Frontends)
-	maps.Copy(p.members, s.Members)
 	for _, k := range s.SourceRanges {
 		p.sources[k] = true
 	}
 	p.claims, p.contested, p.refusing = make(map[FrontendKey][]claim), make(map[FrontendKey]bool),
 		make(map[Name]bool)
-	p.room, p.freed, p.orphans = newExtents(p.limits.BackendSlots), nil, make(map[uint64][]extent)
+	p.room, p.freed = buddy.New(p.limits.BackendSlots, apiSlots), nil
+	p.inUse = make(map[uint32]uint32)
+	p.orphans = make(map[uint64][]buddy.Extent)
 	p.adopted, p.apiHeld = make(map[uint64]*group), make(map[uint32]bool)
 	p.waiting, p.left = make(map[Name]*entry), make(map[uint64]*leftover)
 	for _, f := range s.Frontends {
@@ -279,18 +324,21 @@ func (p *Planner) Adopt(s MapContent) {
 // adoptExtent reserves the extent of a frontend. If the extent is not valid, adoptExtent reserves
 // nothing, and the frontend is written again.
 func (p *Planner) adoptExtent(f Frontend, all []Backend) {
-	at, end := extent{f.First, f.Count}, uint64(f.First)+uint64(f.Count)
+	at, end := f.extent()
 	known := p.adopted[f.Group]
-	if f.Count == 0 || end > uint64(len(all)) || (known != nil && known.at == at) {
+	if at.Count == 0 || end > uint64(len(all)) || (known != nil && known.at == at) {
 		return
 	}
 	if f.First < apiSlots {
 		p.apiHeld[f.First] = true
-		if end > apiSlots || f.Count > MaxAPIServers {
+		if end > apiSlots || at.Count > MaxAPIServers {
 			return
 		}
-	} else if !p.room.reserve(at) {
-		return
+	} else {
+		if !p.room.Reserve(at) {
+			return
+		}
+		p.use(at)
 	}
 	if known != nil {
 		// An earlier Apply failed in part: some frontends of the group point elsewhere.
@@ -299,5 +347,8 @@ func (p *Planner) adoptExtent(f Frontend, all []Backend) {
 		}
 		return
 	}
-	p.adopted[f.Group] = &group{id: f.Group, at: at, backends: slices.Clone(all[f.First:end])}
+
+	drains := f.First + f.Count
+	p.adopted[f.Group] = &group{id: f.Group, at: at, backends: BackendsOf(all[f.First:drains]),
+		draining: BackendsOf(all[drains:end])}
 }

@@ -161,7 +161,7 @@ func TestOneChangeWritesOneService(t *testing.T) {
 		Endpoints: []Endpoint{endpoint("198.18.1.2", "ready")}})
 	changes := c.planner.Plan()
 	// The cluster address, and the node port inside and outside.
-	if len(changes.Backends.Keys) != 1 || len(changes.Frontends.Keys) != 3 ||
+	if changes.Slots() != 1 || len(changes.Frontends.Keys) != 3 ||
 		changes.Writes() != 4 {
 		t.Errorf("one endpoint less writes %+v", changes)
 	}
@@ -177,13 +177,16 @@ func TestFlowsOfUDPDrain(t *testing.T) {
 		c.write(t, changes)
 		return changes
 	}
-	if d := put(endpoint("198.18.1.1", "terminating"), endpoint("198.18.1.2", "ready")); len(
-		d.LateMembers.Keys) != 1 || d.LateMembers.Values[0] != Draining {
+	if d := put(endpoint("198.18.1.1", "terminating"), endpoint("198.18.1.2", "ready")); d.LostUDP ||
+		d.Frontends.Values[0].Count != 1 || d.Frontends.Values[0].Draining != 1 {
 		t.Errorf("a backend that terminates does not drain: %+v", d)
 	}
-	if d := put(endpoint("198.18.1.2", "ready")); len(d.DropMembers) != 1 ||
-		len(d.Backends.Keys) != 0 || len(d.Frontends.Keys) != 0 {
-		t.Errorf("a drained backend that goes does more than end its flows: %+v", d)
+	if d := put(endpoint("198.18.1.2", "ready")); !d.LostUDP ||
+		d.Frontends.Values[0].Draining != 0 {
+		t.Errorf("a drained backend that goes keeps its flows: %+v", d)
+	}
+	if d := put(endpoint("198.18.1.2", "ready"), endpoint("198.18.1.3", "ready")); d.LostUDP {
+		t.Errorf("another backend ends flows: %+v", d)
 	}
 }
 
@@ -218,7 +221,7 @@ func TestAffinityOutlivesItsBackends(t *testing.T) {
 }
 
 func TestProblemsNameTheServiceAndTheWayOut(t *testing.T) {
-	c := newCluster(t, Limits{Frontends: 256, BackendSlots: 512, Members: 4, SourceRanges: 1})
+	c := newCluster(t, Limits{Frontends: 256, BackendSlots: 512, SourceRanges: 1})
 	port := []Port{{"http", TCP, 80, 0}}
 	older := Service{Name: Name{"a", "older"}, Created: time.Unix(1, 0),
 		ExternalIPs: addrs("198.19.0.1"), Ports: port}
@@ -269,7 +272,7 @@ func TestProblemsNameTheServiceAndTheWayOut(t *testing.T) {
 }
 
 func TestEntryZeroFitsInAFullTable(t *testing.T) {
-	c := newCluster(t, Limits{Frontends: 48, BackendSlots: 512, Members: 1, SourceRanges: 1})
+	c := newCluster(t, Limits{Frontends: 48, BackendSlots: 512, SourceRanges: 1})
 	for i := range 100 {
 		n := Name{"a", fmt.Sprint(i)}
 		c.planner.PutService(Service{Name: n,
@@ -307,10 +310,10 @@ func TestEntryZeroFitsInAFullTable(t *testing.T) {
 func TestLimitsThatCannotBe(t *testing.T) {
 	for name, l := range map[string]Limits{
 		"none":                {},
-		"no power of two":     {Frontends: 256, BackendSlots: 1000, Members: 1, SourceRanges: 1},
-		"no room but entry 0": {Frontends: 256, BackendSlots: 256, Members: 1, SourceRanges: 1},
-		"few frontends":       {Frontends: 40, BackendSlots: 1024, Members: 1, SourceRanges: 1},
-		"no members":          {Frontends: 256, BackendSlots: 1024, SourceRanges: 1},
+		"no power of two":     {Frontends: 256, BackendSlots: 1000, SourceRanges: 1},
+		"no room but entry 0": {Frontends: 256, BackendSlots: 256, SourceRanges: 1},
+		"few frontends":       {Frontends: 40, BackendSlots: 1024, SourceRanges: 1},
+		"no source ranges":    {Frontends: 256, BackendSlots: 1024},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := New("node-1", l); !errors.Is(err, ErrLimits) {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+
+	"github.com/kubeveil/kubeveil/pkg/service/buddy"
 )
 
 // round is one Plan in progress.
@@ -13,11 +15,9 @@ type round struct {
 	whole   bool // false for a round of entry 0 alone
 	touched map[FrontendKey]bool
 	adding  map[FrontendKey]bool
-	gone    struct {
-		members map[MemberKey]bool
-		sources map[SourceRangeKey]bool
-	}
-	freed []extent
+	// goneSources are the source ranges without a use, unless a later service of the round has one.
+	goneSources map[SourceRangeKey]bool
+	freed       []buddy.Extent
 }
 
 // Plan decides about the noted services and returns the changes for the maps. The caller must make
@@ -45,12 +45,11 @@ func (p *Planner) PlanAPIServer() Changes {
 
 func (p *Planner) begin(whole bool) *round {
 	for _, x := range p.freed {
-		p.room.give(x)
+		p.room.Give(x)
 	}
 	p.freed = nil
 	r := &round{Planner: p, whole: whole, touched: make(map[FrontendKey]bool),
-		adding: make(map[FrontendKey]bool)}
-	r.gone.members, r.gone.sources = make(map[MemberKey]bool), make(map[SourceRangeKey]bool)
+		adding: make(map[FrontendKey]bool), goneSources: make(map[SourceRangeKey]bool)}
 	return r
 }
 
@@ -58,14 +57,23 @@ func (r *round) end() Changes {
 	r.writeFrontends()
 	r.drop()
 	r.Planner.freed = r.freed
+	for _, x := range r.freed {
+		r.UnusedChunks = append(r.UnusedChunks, r.unuse(x)...)
+	}
 	wait := len(r.waiting) > 0 || r.dirty[apiName]
-	r.Again = wait && len(r.freed)+len(r.DropFrontends)+len(r.DropMembers)+
-		len(r.DropSourceRanges) > 0
+	r.Again = wait && len(r.freed)+len(r.DropFrontends)+len(r.DropSourceRanges) > 0
 	return r.Changes
 }
 
 // due returns the services that changed, and waiting services that may fit now, sorted by name.
+// While the caller holds, it returns entry 0 alone.
 func (r *round) due() []Name {
+	if r.hold {
+		if r.dirty[apiName] {
+			return []Name{apiName}
+		}
+		return nil
+	}
 	names := slices.Collect(maps.Keys(r.dirty))
 	for n, e := range r.waiting {
 		if !r.dirty[n] && r.mayFit(e.full) {
@@ -81,12 +89,10 @@ func (r *round) mayFit(lacked *FullError) bool {
 	switch lacked.Limit {
 	case limitFrontends:
 		return len(r.frontends)+lacked.Want <= r.frontendsFor()
-	case limitMembers:
-		return len(r.members)+lacked.Want <= int(r.limits.Members)
 	case limitSourceRanges:
 		return len(r.sources)+lacked.Want <= int(r.limits.SourceRanges)
 	}
-	return r.room.has(lacked.Want)
+	return r.room.Has(lacked.Want)
 }
 
 // compareName orders names, entry 0 first.
@@ -97,7 +103,7 @@ func compareName(a, b Name) int {
 func (r *round) decideAgain(e *entry) {
 	want, lacked := e.want, e.want.groups
 	if r.dirty[e.name] {
-		want = decide(r.here, e)
+		want = r.decided(e)
 		delete(r.dirty, e.name)
 	}
 	if e.full = r.fit(e, &want); e.full != nil {
@@ -114,117 +120,19 @@ func (r *round) decideAgain(e *entry) {
 	}
 }
 
+// decided returns the decision for e, which may be prepared.
+func (r *round) decided(e *entry) decision {
+	d := e.ready
+	e.ready = nil
+	if d != nil {
+		return *d
+	}
+	return decide(r.here, e)
+}
+
 // frontendsFor returns the number of frontends that services may have. Entry 0 may need room for
 // its old and its new frontends at once.
 func (r *round) frontendsFor() int { return int(r.limits.Frontends) - 2*MaxAPIFrontends }
-
-// fit allocates room for all of want. If there is not enough, it allocates nothing and returns the
-// reason. Entries that this round deletes still take room.
-func (r *round) fit(e *entry, want *decision) *FullError {
-	if e.api != nil {
-		r.fitAPI(e, want)
-		return nil
-	}
-
-	frontends := make(map[FrontendKey]bool)
-	for _, c := range want.claims {
-		if _, ok := r.frontends[c.key]; !ok && !r.adding[c.key] {
-			frontends[c.key] = true
-		}
-	}
-
-	if n := len(frontends); n > 0 && len(r.frontends)+len(r.adding)+n > r.frontendsFor() {
-		return &FullError{e.name, limitFrontends, r.limits.Frontends, n}
-	}
-
-	members := 0
-	for _, g := range want.groups {
-		for k := range g.members {
-			if _, ok := r.members[k]; !ok {
-				members++
-			}
-		}
-	}
-
-	if members > 0 && len(r.members)+members > int(r.limits.Members) {
-		return &FullError{e.name, limitMembers, r.limits.Members, members}
-	}
-
-	sources := 0
-	for k := range want.sources {
-		if !r.sources[k] {
-			sources++
-		}
-	}
-
-	if sources > 0 && len(r.sources)+sources > int(r.limits.SourceRanges) {
-		return &FullError{e.name, limitSourceRanges, r.limits.SourceRanges, sources}
-	}
-	return r.fitSlots(e, *want)
-}
-
-func (r *round) fitSlots(e *entry, want decision) *FullError {
-	var taken []*group
-	for _, key := range slices.SortedFunc(maps.Keys(want.groups), compareGroup) {
-		g := want.groups[key]
-		if r.keep(e, key, g) {
-			continue
-		}
-		x, ok := r.room.take(len(g.backends))
-		if !ok {
-			for _, t := range taken {
-				r.room.give(t.at)
-			}
-			return &FullError{e.name, limitBackendSlots, r.limits.BackendSlots,
-				1 << orderOf(uint32(len(g.backends)))}
-		}
-		g.at = x
-		taken = append(taken, g)
-	}
-	for _, g := range taken {
-		r.writeBackends(g)
-	}
-	return nil
-}
-
-func compareGroup(a, b groupKey) int {
-	return cmp.Or(cmp.Compare(a.port, b.port), cmp.Compare(a.protocol, b.protocol),
-		compareBool(a.v6, b.v6), compareBool(a.local, b.local))
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
-}
-
-// keep reports whether g needs no new backend slots: it has no backends, or they are unchanged.
-func (r *round) keep(e *entry, key groupKey, g *group) bool {
-	if len(g.backends) == 0 {
-		return true
-	}
-	old := e.now.groups[key]
-	if old == nil {
-		old = r.adopted[g.id]
-	}
-	if old == nil || !slices.Equal(old.backends, g.backends) {
-		return false
-	}
-	g.at = old.at
-	return true
-}
-
-func (r *round) writeBackends(g *group) {
-	r.Backends.Keys = slices.Grow(r.Backends.Keys, len(g.backends))
-	r.Backends.Values = append(r.Backends.Values, g.backends...)
-	for i := range g.backends {
-		r.Backends.Keys = append(r.Backends.Keys, g.at.first+uint32(i))
-	}
-}
 
 // replace replaces the decision of e by want, which has room.
 func (r *round) replace(e *entry, want decision) {
@@ -238,24 +146,17 @@ func (r *round) replace(e *entry, want decision) {
 
 	for key, g := range want.groups {
 		if a := r.adopted[g.id]; a != nil {
-			r.free(a, g)
+			r.supersede(key, a, g)
 			delete(r.adopted, g.id)
 		}
 		if o := old.groups[key]; o != nil {
-			r.free(o, g)
+			r.supersede(key, o, g)
 		}
-		r.putMembers(g)
 	}
 
 	for key, o := range old.groups {
-		g := want.groups[key]
-		if g == nil {
-			r.free(o, &group{})
-		}
-		for k := range o.members {
-			if g == nil || g.members[k] == 0 {
-				r.gone.members[k] = true
-			}
+		if want.groups[key] == nil {
+			r.supersede(key, o, &group{})
 		}
 	}
 
@@ -264,38 +165,28 @@ func (r *round) replace(e *entry, want decision) {
 			r.sources[k] = true
 			r.SourceRanges = append(r.SourceRanges, k)
 		}
-		delete(r.gone.sources, k)
+		delete(r.goneSources, k)
 	}
 
 	for k := range old.sources {
 		if !want.sources[k] {
-			r.gone.sources[k] = true
+			r.goneSources[k] = true
 		}
 	}
 
 	r.replaceClaims(old.claims, want.claims)
 }
 
-// free releases the extent of old, unless g has it now.
-func (r *round) free(old, g *group) {
-	if old.at.count > 0 && old.at != g.at && old.at.first >= apiSlots {
-		r.freed = append(r.freed, old.at)
-	}
+// supersede replaces the group old of a service by g.
+func (r *round) supersede(key groupKey, old, g *group) {
+	r.free(old, g)
+	r.LostUDP = r.LostUDP || key.protocol == UDP && !g.equal(old) && !g.keeps(old)
 }
 
-func (r *round) putMembers(g *group) {
-	for k, v := range g.members {
-		delete(r.gone.members, k)
-		had := r.members[k]
-		if had == v {
-			continue
-		}
-		r.members[k] = v
-		if had == Eligible {
-			r.LateMembers.put(k, v)
-		} else {
-			r.Members.put(k, v)
-		}
+// free releases the extent of old, unless g has it now.
+func (r *round) free(old, g *group) {
+	if old.at.Count > 0 && old.at != g.at && old.at.First >= apiSlots {
+		r.freed = append(r.freed, old.at)
 	}
 }
 
@@ -342,7 +233,8 @@ func (r *round) writeFrontends() {
 		g := r.entries[c.owner].now.groups[c.group]
 		want := Frontend{
 			Revision: had.Revision, Group: g.id, Sources: c.sources,
-			First: g.at.first, Count: g.at.count, Affinity: c.affinity, Flags: c.flags,
+			First: g.at.First, Count: uint32(g.backends.Len()), Draining: uint32(g.draining.Len()),
+			Affinity: c.affinity, Flags: c.flags,
 		}
 		if ok && had == want {
 			continue
@@ -350,7 +242,7 @@ func (r *round) writeFrontends() {
 
 		r.revision++
 		want.Revision = r.revision
-		r.MovedUDP = r.MovedUDP || ok && had.Group != want.Group && key.Protocol == UDP
+		r.LostUDP = r.LostUDP || ok && had.Group != want.Group && key.Protocol == UDP
 		r.frontends[key] = want
 		r.Frontends.put(key, want)
 	}
@@ -361,11 +253,7 @@ func (r *round) drop() {
 	for _, k := range r.DropFrontends {
 		delete(r.frontends, k)
 	}
-	for k := range r.gone.members {
-		delete(r.members, k)
-		r.DropMembers = append(r.DropMembers, k)
-	}
-	for k := range r.gone.sources {
+	for k := range r.goneSources {
 		delete(r.sources, k)
 		r.DropSourceRanges = append(r.DropSourceRanges, k)
 	}
@@ -374,8 +262,8 @@ func (r *round) drop() {
 	}
 	if e := r.entries[apiName]; e != nil {
 		for _, g := range e.now.groups {
-			if g.at.count > 0 {
-				r.apiHeld[g.at.first] = true
+			if g.at.Count > 0 {
+				r.apiHeld[g.at.First] = true
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package service
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -112,20 +113,43 @@ type Slice struct {
 	Name      string
 	Ports     []SlicePort
 	Endpoints []Endpoint
+	// Hints are the distinct hints of Endpoints.
+	Hints []Hints
 }
 
 // Equal reports whether s and o have the same content, in the same order. Nil slices equal empty
 // ones.
 func (s Slice) Equal(o Slice) bool {
 	return s.Service == o.Service && s.Name == o.Name && slices.Equal(s.Ports, o.Ports) &&
-		slices.EqualFunc(s.Endpoints, o.Endpoints, Endpoint.equal)
+		slices.EqualFunc(s.Hints, o.Hints, Hints.equal) &&
+		(sameMemory(s.Endpoints, o.Endpoints) || slices.Equal(s.Endpoints, o.Endpoints))
 }
 
-func (e Endpoint) equal(o Endpoint) bool {
-	same := e.Hints == o.Hints || e.Hints != nil && o.Hints != nil &&
-		slices.Equal(e.Hints.Zones, o.Hints.Zones) && slices.Equal(e.Hints.Nodes, o.Hints.Nodes)
-	e.Hints, o.Hints = nil, nil
-	return same && e == o
+// AddHints adds hints to the slice, and returns their number for Endpoint.Hints. Beyond 65,535 it
+// returns 0.
+func (s *Slice) AddHints(h Hints) uint16 {
+	if len(s.Hints) == math.MaxUint16 {
+		return 0
+	}
+	s.Hints = append(s.Hints, h)
+	return uint16(len(s.Hints))
+}
+
+// HintsOf returns the hints of an endpoint of s, or nil if it has none.
+func (s *Slice) HintsOf(e Endpoint) *Hints {
+	if e.Hints == 0 || int(e.Hints) > len(s.Hints) {
+		return nil
+	}
+	return &s.Hints[e.Hints-1]
+}
+
+// sameMemory reports whether a and b are one list.
+func sameMemory(a, b []Endpoint) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+func (h Hints) equal(o Hints) bool {
+	return slices.Equal(h.Zones, o.Zones) && slices.Equal(h.Nodes, o.Nodes)
 }
 
 // SlicePort is the port on which the endpoints of a slice serve the service's port of this name and
@@ -144,8 +168,9 @@ type Endpoint struct {
 	// Node is the name of its node; "" if that is not known.
 	Node                        string
 	Ready, Serving, Terminating bool
-	// Hints are the endpoint's hints; nil means that it has none. Endpoints may share them.
-	Hints *Hints
+	// Hints is the number of the endpoint's hints in Slice.Hints, from 1 on. 0 means that it has
+	// none. A pointer would make each of a million endpoints larger.
+	Hints uint16
 }
 
 // Hints are the zones and nodes whose clients should use an endpoint (discovery/v1 EndpointHints).
@@ -178,7 +203,8 @@ func Reachable(a netip.Addr) bool {
 }
 
 // Sink receives services and their endpoints as they change. Several goroutines call its methods,
-// which must not block. The sink must not change what it receives.
+// which must not block. The sink must not change what it receives. What it received before Listed
+// must not be in force before Listed.
 type Sink interface {
 	PutService(s Service)
 	DeleteService(n Name)

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"math"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -17,18 +18,25 @@ func TestEqualSeesEachField(t *testing.T) {
 		Ports:        []Port{{"http", TCP, 80, 30080}}, Affinity: time.Second, ExternalLocal: true,
 		InternalLocal: true, HealthCheckNodePort: 1}
 	slice := Slice{Service: s.Name, Name: "c", Ports: []SlicePort{{"http", TCP, 80}},
-		Endpoints: []Endpoint{{}}}
-	e := Endpoint{Addr: addrs[0], Node: "n", Ready: true, Serving: true, Terminating: true,
-		Hints: &Hints{Zones: []string{"z"}, Nodes: []string{"n"}}}
+		Endpoints: []Endpoint{{}}, Hints: []Hints{{}}}
 
 	seesEachField(t, s, Service.Equal)
 	seesEachField(t, slice, Slice.Equal)
-	seesEachField(t, e, Endpoint.equal)
-	seesEachField(t, *e.Hints, func(a, b Hints) bool {
-		return Endpoint{Hints: &a}.equal(Endpoint{Hints: &b})
-	})
-	if copied := *e.Hints; !(Endpoint{Hints: &copied}).equal(Endpoint{Hints: e.Hints}) {
-		t.Error("equal hints in two places are not equal")
+	seesEachField(t, Hints{Zones: []string{"z"}, Nodes: []string{"n"}}, Hints.equal)
+}
+
+func TestEndpointsHaveTheHintsOfTheirNumber(t *testing.T) {
+	var s Slice
+	none := Endpoint{}
+	first := Endpoint{Hints: s.AddHints(Hints{Zones: []string{"a"}})}
+	second := Endpoint{Hints: s.AddHints(Hints{Nodes: []string{"n"}})}
+	if s.HintsOf(none) != nil || s.HintsOf(first).Zones[0] != "a" ||
+		s.HintsOf(second).Nodes[0] != "n" || s.HintsOf(Endpoint{Hints: 3}) != nil {
+		t.Errorf("hints of %+v", s)
+	}
+	s.Hints = make([]Hints, math.MaxUint16)
+	if n := s.AddHints(Hints{}); n != 0 {
+		t.Errorf("hints beyond all numbers have number %d", n)
 	}
 }
 

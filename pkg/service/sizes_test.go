@@ -6,7 +6,7 @@ import (
 )
 
 func TestSizes(t *testing.T) {
-	p, err := New("node-1", Limits{Frontends: 64, BackendSlots: 1024, Members: 64,
+	p, err := New("node-1", Limits{Frontends: 64, BackendSlots: 1024,
 		SourceRanges: 64})
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +28,7 @@ func TestSizes(t *testing.T) {
 
 	p.PutSlice(slice)
 	p.Plan()
-	if got, want := p.Sizes(), (Limits{Frontends: 3, BackendSlots: apiSlots + 4, Members: 3,
+	if got, want := p.Sizes(), (Limits{Frontends: 3, BackendSlots: apiSlots + 4,
 		SourceRanges: 1}); got != want {
 		t.Errorf("with a service: %+v, want %+v", got, want)
 	}

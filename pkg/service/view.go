@@ -17,7 +17,7 @@ func (s MapContent) APIServer() APIServer {
 		}
 
 		var backends []netip.AddrPort
-		if end := uint64(f.First) + uint64(f.Count); end <= uint64(len(s.Backends)) {
+		if end := f.End(); end <= uint64(len(s.Backends)) {
 			for _, slot := range s.Backends[f.First:end] {
 				backends = append(backends, slot.AddrPort())
 			}
@@ -183,8 +183,8 @@ func (p *Planner) backends(e *entry, c claim) []BackendView {
 			why = "it answers, and its certificate names the address"
 		}
 		var out []BackendView
-		for _, s := range g.backends {
-			out = append(out, BackendView{Addr: s.AddrPort(), Chosen: true, Why: why})
+		for i := range g.backends.Len() {
+			out = append(out, BackendView{Addr: g.backends.At(i).AddrPort(), Chosen: true, Why: why})
 		}
 		return out
 	}
@@ -223,7 +223,7 @@ func (p *Planner) backend(ep Endpoint, port uint16, local bool, g *group) Backen
 	b := BackendView{Addr: netip.AddrPortFrom(ep.Addr.Unmap(), port), Node: ep.Node,
 		Here: p.here.node != "" && ep.Node == p.here.node}
 	slot := backendOf(b.Addr)
-	_, b.Chosen = slices.BinarySearchFunc(g.backends, slot, compareBackend)
+	b.Chosen = g.backends.has(slot)
 	switch rank := rankOf(ep); {
 	case !Reachable(b.Addr.Addr()) || port == 0:
 		b.Why = "no pod can have this address and port"
@@ -237,7 +237,7 @@ func (p *Planner) backend(ep Endpoint, port uint16, local bool, g *group) Backen
 		b.Why = "it is terminating: it keeps its existing connections"
 	case rank == rankDraining:
 		b.Why = "not ready: it keeps its existing flows"
-	case rank == rankReady && !local && ep.Hints != nil:
+	case rank == rankReady && !local && ep.Hints != 0:
 		b.Why = "its hints name another zone or node, and other endpoints have hints for this node"
 	case rank == rankReady:
 		b.Why = "the table has no room for the newest endpoints of the service"

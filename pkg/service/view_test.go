@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestViewsSayWhoIsChosenAndWhy(t *testing.T) {
@@ -102,9 +104,7 @@ func TestList(t *testing.T) {
 	asked := 0
 	for after := (Name{}); ; after = all[len(all)-1].Service {
 		page, err := List(after, func(f func(*Planner)) error { asked++; f(c.planner); return nil })
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if len(page) == 0 {
 			break
 		}
@@ -147,9 +147,7 @@ func TestTextOfWords(t *testing.T) {
 	var n Name
 	for text, read := range map[string]func([]byte) error{"UDP": p.UnmarshalText,
 		"outside": s.UnmarshalText, "shop/web": n.UnmarshalText} {
-		if err := read([]byte(text)); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, read([]byte(text)))
 		if read([]byte("x")) == nil {
 			t.Errorf("%q and %q are both read", "x", text)
 		}

@@ -14,6 +14,18 @@ type Connections struct {
 	Limited []PodConnections `json:"limited,omitempty"`
 	// Dropped counts the dropped packets with which pods at their limit tried to open connections.
 	Dropped uint64 `json:"dropped"`
+	// SiteLimit is the maximum number of entries that one other cluster may open, 0 if there is no
+	// limit. LimitedSites holds the clusters at their limit, sorted by name. SitesDropped counts the
+	// dropped packets with which they tried to open more, or too many in a second.
+	SiteLimit    int               `json:"siteLimit,omitempty"`
+	LimitedSites []SiteConnections `json:"limitedSites,omitempty"`
+	SitesDropped uint64            `json:"sitesDropped,omitempty"`
+}
+
+// SiteConnections is the number of tracked connections that another cluster opened.
+type SiteConnections struct {
+	Site   string `json:"site"`
+	Opened int    `json:"opened"`
 }
 
 // PodConnections is the number of tracked connections that a pod opened.
@@ -31,6 +43,12 @@ var (
 		"Tracked connections that a pod opened, only for pods that reached the limit.", "pod")
 	connectionDroppedDesc = desc("pod_connections_dropped_total",
 		"Packets that were dropped because they would have opened connections above a pod's limit.")
+	siteLimitedDesc = desc("site_connections_limited",
+		"Tracked connections that another cluster opened, only for those that reached the limit.",
+		"site")
+	siteDroppedDesc = desc("site_connections_dropped_total",
+		"Packets that were dropped because another cluster would have opened connections above its "+
+			"limit, or too many in a second.")
 )
 
 func collectConnections(c *Connections, gauge gaugeFunc, counter counterFunc) {
@@ -45,4 +63,8 @@ func collectConnections(c *Connections, gauge gaugeFunc, counter counterFunc) {
 		gauge(connectionLimitedDesc, float64(p.Opened), p.Pod)
 	}
 	counter(connectionDroppedDesc, c.Dropped)
+	for _, s := range c.LimitedSites {
+		gauge(siteLimitedDesc, float64(s.Opened), s.Site)
+	}
+	counter(siteDroppedDesc, c.SitesDropped)
 }

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,7 +25,7 @@ type Metrics struct {
 	programmed  sync.Once
 	policing    prometheus.Histogram
 	policed     sync.Once
-	refused     prometheus.Counter
+	refused     atomic.Uint64
 }
 
 // NewMetrics returns the metrics of one node. It calls snapshot for each scrape. perPeer adds
@@ -54,19 +55,22 @@ func NewMetrics(snapshot Snapshot, perPeer bool) *Metrics {
 			Help: "Nodes about which turns decided. A turn decides about nodes that changed and " +
 				"nodes that claim the same, or about all if these are many.",
 		}),
-		refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: "metrics", Name: "refused_total",
-			Help: "Requests for metrics that were refused because the answer would have crossed " +
-				"the network in clear.",
-		}),
 	}
+	refused := prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: "metrics", Name: "refused_total",
+		Help: "Requests for metrics that were refused because the answer would have crossed " +
+			"the network in clear.",
+	}, func() float64 { return float64(m.Refused()) })
 
-	m.Registry.MustRegister(m.add, m.apply, m.applyErrors, m.decided, m.refused,
+	m.Registry.MustRegister(m.add, m.apply, m.applyErrors, m.decided, refused,
 		&collector{snapshot: snapshot, perPeer: perPeer, now: time.Now},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(
 			collectors.ProcessCollectorOpts{}))
 	return m
 }
+
+// Refused returns the number of requests for metrics that were refused.
+func (m *Metrics) Refused() uint64 { return m.refused.Load() }
 
 // ObserveAdd records how long the plugin's ADD of one pod took. The plugin runs without the daemon,
 // so it writes the duration into the pod's record. The daemon observes each new record once.
@@ -211,6 +215,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	collectServices(s.Services, gauge, counter)
 	collectPolicy(s.Policy, gauge, counter)
 	collectConnections(s.Connections, gauge, counter)
+	collectSites(s.Sites, gauge, counter)
 	collectDrops(s.DropSamples, gauge, counter)
 }
 

@@ -196,7 +196,7 @@ func TestEveryDescriptionIsCollected(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	s := busy()
 	counts := map[string]uint64{"a": 1}
-	s.Services = &Services{Tables: []ServiceTable{{Limit: LimitMembers, Used: 1, Size: 2}},
+	s.Services = &Services{Tables: []ServiceTable{{Limit: LimitFrontends, Used: 1, Size: 2}},
 		Chosen:       []ServiceCount{{Where: "socket", What: "tcp", Count: 1}},
 		Refused:      []ServiceCount{{Where: "packet", What: "no_backend", Count: 1}},
 		FastPathLeft: []FastPathLeft{{Reason: LeftLink, Count: 1}},
@@ -206,8 +206,10 @@ func TestEveryDescriptionIsCollected(t *testing.T) {
 	s.Policy = &Policy{NotEnforced: map[string]int{"NetworkPolicy": 1},
 		Ignored: &IgnoredAddrs{Shared: 1}, Drops: counts}
 	s.Connections = &Connections{Opened: []PodConnections{{Pod: "a/b", Opened: 1}},
-		Limited: []PodConnections{{Pod: "a/b", Opened: 1}}}
+		Limited:      []PodConnections{{Pod: "a/b", Opened: 1}},
+		LimitedSites: []SiteConnections{{Site: "b", Opened: 1}}}
 	s.DropSamples = &DropSamples{Skipped: counts}
+	s.Sites = []Site{{Site: cluster.Site{Name: "b"}, Exports: &SiteExports{Open: 1}}}
 	registry.MustRegister(&collector{snapshot: func() Status { return s }, perPeer: true,
 		now: func() time.Time { return now }})
 	families, err := registry.Gather()

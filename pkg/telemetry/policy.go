@@ -30,6 +30,10 @@ type Policy struct {
 	// send or receive until their policies are known.
 	Members int `json:"members"`
 	Pending int `json:"pending"`
+	// Drafts counts the namespaces with a large change of policies that is not planned yet.
+	// OldestDraft is how long the oldest of these changes has waited, in seconds.
+	Drafts      int     `json:"drafts"`
+	OldestDraft float64 `json:"oldestDraftSeconds,omitempty"`
 	// FastPath counts pods whose packets bypass netfilter. It is nil where no pod can have the fast
 	// path.
 	FastPath *int `json:"fastPath,omitempty"`
@@ -63,6 +67,11 @@ var (
 	policyMembersDesc  = desc("policy_members", "Pods of this node to which policies apply.")
 	policyPendingDesc  = desc("policy_pending_pods",
 		"Pods of this node that are mute, because their policies are not known yet.")
+	policyDraftsDesc = desc("policy_unplanned_namespaces",
+		"Namespaces with a large change of policies that is not planned yet.")
+	policyOldestDraftDesc = desc("policy_unplanned_oldest_seconds",
+		"How long the oldest large change of policies that is not planned yet has waited; 0 if all "+
+			"are planned.")
 	policyIgnoredDesc = desc("policy_ignored_addresses",
 		"Addresses that pods of the cluster claim, but that network policies do not accept as "+
 			"pods' addresses, by reason: outside_prefix (outside the pod prefixes of the pod's "+
@@ -86,6 +95,8 @@ func collectPolicy(p *Policy, gauge gaugeFunc, counter counterFunc) {
 	gauge(policyElementsDesc, float64(p.Elements))
 	gauge(policyMembersDesc, float64(p.Members))
 	gauge(policyPendingDesc, float64(p.Pending))
+	gauge(policyDraftsDesc, float64(p.Drafts))
+	gauge(policyOldestDraftDesc, p.OldestDraft)
 	if i := p.Ignored; i != nil {
 		gauge(policyIgnoredDesc, float64(i.OutsidePrefix), "outside_prefix")
 		gauge(policyIgnoredDesc, float64(i.Shared), "shared")
@@ -122,8 +133,9 @@ const (
 	PolicyProgressPath = "/v1/policy/progress"
 )
 
-// PolicySeenPath returns a suggest.Seen for ?namespace=NAME.
-const PolicySeenPath = "/v1/policy/seen"
+// PolicySeenPage takes a policy.Handed by POST, which may be empty, and ?namespace=NAME. Its answer
+// is a suggest.Seen.
+const PolicySeenPage = "POST /v1/policy/seen"
 
 // PolicyTryPage takes a policy.Written by POST. Its answer is a Tried of package keeper.
 const PolicyTryPage = "POST /v1/policy/try"

@@ -13,7 +13,7 @@ func TestPolicyMetrics(t *testing.T) {
 		}
 	}
 
-	s.Policy = &Policy{Listed: true, Policies: 3, Pending: 2,
+	s.Policy = &Policy{Listed: true, Policies: 3, Pending: 2, Drafts: 4, OldestDraft: 1.5,
 		NotEnforced: map[string]int{"NetworkPolicy": 0, "ClusterNetworkPolicy": 1},
 		Ignored:     &IgnoredAddrs{OutsidePrefix: 4, Shared: 6},
 		Drops:       map[string]uint64{"policy_ingress": 5}}
@@ -25,6 +25,8 @@ func TestPolicyMetrics(t *testing.T) {
 		{"kubeveil_policy_listed", "", 1},
 		{"kubeveil_policy_policies", "", 3},
 		{"kubeveil_policy_pending_pods", "", 2},
+		{"kubeveil_policy_unplanned_namespaces", "", 4},
+		{"kubeveil_policy_unplanned_oldest_seconds", "", 1.5},
 		{"kubeveil_policy_not_enforced", "kind=NetworkPolicy", 0},
 		{"kubeveil_policy_not_enforced", "kind=ClusterNetworkPolicy", 1},
 		{"kubeveil_policy_ignored_addresses", "reason=outside_prefix", 4},

@@ -17,6 +17,9 @@ type Services struct {
 	APIOnly bool `json:"apiOnly,omitempty"`
 	// HostRouting names what delivers packets to pods of the node: "kernel" or "ebpf".
 	HostRouting string `json:"hostRouting"`
+	// FastPathOff is the reason why the kernel delivers packets although services.hostRouting is
+	// auto. "" means that there is none.
+	FastPathOff string `json:"fastPathOff,omitempty"`
 	// Known is the number of services in the table.
 	Known int `json:"known"`
 	// Tables describes how full the maps are. A map is named by its limit.
@@ -26,6 +29,9 @@ type Services struct {
 	APIFrontends []APIFrontend `json:"apiFrontends,omitempty"`
 	// APIClosed counts the connections that veild closed because their API server did not answer.
 	APIClosed APIClosed `json:"apiClosed"`
+	// SiteClosed counts the connections that veild closed because their node of another cluster did
+	// not answer.
+	SiteClosed uint64 `json:"siteClosed,omitempty"`
 	// Chosen counts by protocol how often a backend was selected. Refused counts by reason how
 	// often no backend was selected.
 	Chosen  []ServiceCount `json:"chosen,omitempty"`
@@ -66,11 +72,12 @@ type FastPathLeft struct {
 
 // Reasons why a pod leaves the fast path. LeftHostPort: it uses a host port of another pod, and
 // leaves the fast path for the packets to and from the port of that pod. LeftLink: its link got a
-// limit or a program of others. LeftPolicy: a policy selects it.
+// limit or a program of others. LeftPolicy: a policy selects it. LeftOff: no pod has it any more.
 const (
 	LeftHostPort = "host_port"
 	LeftLink     = "link"
 	LeftPolicy   = "policy"
+	LeftOff      = "off"
 )
 
 // HandedOver counts connections and UDP flows of pods that left the fast path.
@@ -86,7 +93,6 @@ type HandedOver struct {
 const (
 	LimitFrontends    = "frontends"
 	LimitBackendSlots = "backend_slots"
-	LimitMembers      = "members"
 	LimitSourceRanges = "source_ranges"
 	LimitTCPFlows     = "tcp_flows"
 	LimitOpeningFlows = "opening_flows"
@@ -153,7 +159,8 @@ var (
 	fastPathLeftDesc = desc("service_fast_path_left_total",
 		"How often a pod left the fast path of host routing by eBPF, by reason: host_port (only "+
 			"for the packets to and from the port of one other pod), link (it got a limit or a "+
-			"program of others) or policy.", "reason")
+			"program of others), policy or off (hostRouting auto has seen a chain of another "+
+			"program).", "reason")
 	handedOverDesc = desc("service_handed_over_total",
 		"Connections and UDP flows of pods that left the fast path of host routing by eBPF, by "+
 			"outcome: tracked (by conntrack from then on) or refused (they end, because their pod "+
@@ -177,6 +184,9 @@ var (
 			"translated.", "frontend")
 	apiTripDesc = desc("api_server_round_trip_seconds",
 		"Smoothed round-trip time of pings to an API server.", "server")
+	siteClosedDesc = desc("service_site_connections_closed_total",
+		"Connections of this node and its pods that veild closed because their node of another "+
+			"cluster did not answer.")
 	apiClosedDesc = desc("api_connections_closed_total",
 		"Connections to API servers that do not answer, which veild closed: waiting (connecting, "+
 			"or with data not acknowledged) or rest.", "which")
@@ -222,6 +232,7 @@ func collectServices(s *Services, gauge gaugeFunc, counter counterFunc) {
 	}
 	counter(apiClosedDesc, s.APIClosed.Waiting, "waiting")
 	counter(apiClosedDesc, s.APIClosed.Rest, "rest")
+	counter(siteClosedDesc, s.SiteClosed)
 }
 
 // newProgramming returns the histogram of the time until changes of services are in force.

@@ -9,6 +9,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
+// StatusPath is the admin socket's page of the status. Its answer is a Status.
+const StatusPath = "/v1/status"
+
 // Snapshot returns the present state of the node. Several goroutines call it, once for each scrape
 // and status request. It must not wait for the API server, and should return within a second.
 type Snapshot func() Status
@@ -51,6 +54,9 @@ type Status struct {
 	Connections *Connections `json:"connections,omitempty"`
 	// DropSamples describes what veilctl drops shows. It is nil where nothing samples.
 	DropSamples *DropSamples `json:"dropSamples,omitempty"`
+	// MetricsRefused counts the requests for metrics that came from other hosts. They are refused,
+	// because the answers would cross the network in clear.
+	MetricsRefused uint64 `json:"metricsRefused,omitempty"`
 	// Problems are sentences about what is wrong now, with remedies.
 	Problems []string `json:"problems,omitempty"`
 }
@@ -148,6 +154,24 @@ type Site struct {
 	cluster.Site
 	// Nodes counts the nodes of the site that are peers.
 	Nodes int `json:"nodes"`
+	// Exports is nil unless the site reaches exported endpoints only.
+	Exports *SiteExports `json:"exports,omitempty"`
+}
+
+// SiteExports counts the exported endpoints of this node, once for each port.
+type SiteExports struct {
+	// Listed reports whether the exports have been read since veild started. Before that, none is
+	// open.
+	Listed bool `json:"listed"`
+	// Open counts the endpoints that the site may open connections to.
+	Open int `json:"open"`
+	// NoPods counts the endpoints without a pod of the export's namespace on this node, and
+	// Excess those beyond the bounds. They are of all sites, and closed.
+	NoPods int `json:"noPods,omitempty"`
+	Excess int `json:"excess,omitempty"`
+	// Ended counts the known connections of all sites that were deleted because their endpoint is
+	// not open any more.
+	Ended uint64 `json:"ended,omitempty"`
 }
 
 // Guard is the state of the plaintext guard.

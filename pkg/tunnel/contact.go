@@ -115,7 +115,7 @@ func (m *Manager) observeLocked(st LiveState) {
 	for _, d := range st.Devices {
 		for _, p := range d.Peers {
 			sent[peerName{d.Name, p.Name}] = Sent{Bytes: p.Sent, At: now, Contact: p.Contact,
-				Kind: d.Kind, Unanswered: p.Unanswered}
+				Kind: d.Kind, Unanswered: p.Unanswered, Heard: p.Heard}
 		}
 	}
 
@@ -131,6 +131,8 @@ type Sent struct {
 	Contact Contact
 	// Unanswered is when the first unanswered packet left; zero if all were answered.
 	Unanswered time.Time
+	// Heard is when an authentic packet was last noticed; zero means never.
+	Heard time.Time
 	// Kind is the kind of the device.
 	Kind Kind
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/tunnel/tunneltest"
@@ -117,9 +118,7 @@ func TestDiffTouchesOnlyWhatDiffers(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			f := &tunneltest.Fake{}
 			m := tunnel.NewManager(f, at)
-			if _, err := m.Sync(t.Context(), first); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(m.Sync(t.Context(), first)))
 
 			if tc.edit != nil {
 				tc.edit(f)
@@ -127,9 +126,7 @@ func TestDiffTouchesOnlyWhatDiffers(t *testing.T) {
 			}
 
 			c, err := m.Sync(t.Context(), tc.want)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			var got []tunnel.PeerChange
 			for _, dc := range c.Configure {
@@ -273,9 +270,7 @@ func TestFailedStepIsDoneByTheNextSync(t *testing.T) {
 			m := tunnel.NewManager(f, at)
 			first := spec(key, peer(1, pfx(1)))
 			first.Devices[0].Name = "veil7"
-			if _, err := m.Sync(t.Context(), first); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(m.Sync(t.Context(), first)))
 
 			f.Fail(step, broken)
 			want := spec(key, peer(1, pfx(1)))
@@ -284,9 +279,7 @@ func TestFailedStepIsDoneByTheNextSync(t *testing.T) {
 			}
 
 			f.Fail(step, nil)
-			if _, err := m.Sync(t.Context(), want); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(m.Sync(t.Context(), want)))
 			st, _ := m.Status(t.Context())
 			if len(st.Devices) != 1 || st.Devices[0].Name != "veil0" ||
 				len(st.Devices[0].Peers) != 1 || st.Devices[0].Peers[0].Name != "node-1" {
@@ -350,9 +343,7 @@ func TestPlan(t *testing.T) {
 		Prune: true,
 	}
 	got := tunnel.Plan(in)
-	if err := got.Check(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, got.Check())
 	if len(got.Devices) != 2 || !got.Prune || got.Devices[1].ListenPort != 51830 ||
 		got.Devices[0].Mark != 7 {
 		t.Fatalf("plan %+v", got)

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/tunnel/tunneltest"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -136,14 +137,10 @@ func TestCountersLeaveAReadingSettled(t *testing.T) {
 func BenchmarkWatchOfManyPeers(b *testing.B) {
 	f := &tunneltest.Fake{}
 	m := tunnel.NewManager(f, at)
-	if _, err := m.Sync(b.Context(), manyPeers(newKey(b), 10000)); err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, errtest.Of(m.Sync(b.Context(), manyPeers(newKey(b), 10000))))
 	b.Run("read", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := f.Read(b.Context()); err != nil {
-				b.Fatal(err)
-			}
+			errtest.Must(b, errtest.Of(f.Read(b.Context())))
 		}
 	})
 	for name, before := range map[string]func(){"settled": func() {}, "compared": m.Unsettle} {

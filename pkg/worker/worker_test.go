@@ -9,20 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/conn"
 	"golang.zx2c4.com/wireguard/device"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestSocketsForbidFragments(t *testing.T) {
 	bind := conn.NewStdNetBind()
 	_, port, err := bind.Open(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer bind.Close()
 	seen := map[int]int{}
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	for _, e := range entries {
 		fd, _ := strconv.Atoi(e.Name())
@@ -40,9 +38,7 @@ func TestSocketsForbidFragments(t *testing.T) {
 				seen[6], err = unix.GetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER)
 			}
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 	}
 
 	if seen[4] != unix.IP_PMTUDISC_PROBE || seen[6] != unix.IPV6_PMTUDISC_PROBE {

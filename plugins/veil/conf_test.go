@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
@@ -109,9 +110,7 @@ func TestHostPortsOfConfiguration(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, err := parseValid(conf("1.1.0", tt.change))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			got, err := c.hostPorts()
 			if tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
 				t.Errorf("%v, want an error with %q", err, tt.err)

@@ -53,8 +53,7 @@ func (p *plugin) gc(args *skel.CmdArgs) error {
 		}
 	}
 
-	_, err = p.paths.PruneAddrs()
-	errs = append(errs, err, releaseOrphans(args, conf, validOwners, held))
+	errs = append(errs, p.paths.PruneAddrs(), releaseOrphans(args, conf, validOwners, held))
 	return errors.Join(errs...)
 }
 

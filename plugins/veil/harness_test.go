@@ -17,6 +17,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/pod"
@@ -57,9 +58,7 @@ func build(t testing.TB, packages ...string) {
 			}
 			return nil
 		}))
-		if err := once.(func() error)(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, once.(func() error)())
 	}
 }
 

@@ -79,6 +79,7 @@ static __always_inline int backend_set_refusing(struct work *w)
  */
 __noinline int balance_choose(struct __sk_buff *skb, int link)
 {
+	int outside = link == LINK_UNDERLAY;
 	struct work *w = work_get();
 	__u64 client;
 
@@ -87,7 +88,7 @@ __noinline int balance_choose(struct __sk_buff *skb, int link)
 
 	client = affinity_client(&w->in.key.src);
 	switch (backend_choose(
-		&w->scratch.frontend_key, client, &w->scratch.frontend, &w->out.backend)) {
+		&w->scratch.frontend_key, client, outside, &w->scratch.frontend, &w->out.backend)) {
 	case CHOICE_NO_SERVICE:
 		return BALANCE_NO_SERVICE;
 
@@ -108,7 +109,6 @@ __noinline int balance_choose(struct __sk_buff *skb, int link)
 	default:
 		if (!balance_admits(w, link))
 			return COUNT_PACKET_SOURCE;
-		affinity_remember(&w->scratch.frontend, client, &w->out.backend);
 		return BALANCE_DONE;
 	}
 }
@@ -131,6 +131,8 @@ __noinline int balance_new(struct __sk_buff *skb, __u32 now, int link)
 		why = balance_choose(skb, link);
 		if (why != BALANCE_DONE)
 			return why;
+		affinity_remember(&w->scratch.frontend, affinity_client(&w->in.key.src),
+			link == LINK_UNDERLAY, &w->out.backend);
 
 		/*
 		 * A pod's packet to another node keeps its source. Other packets to another node
@@ -190,6 +192,22 @@ static __noinline __u32 reply_entry_trust(struct work *w)
 }
 
 /*
+ * Reports whether the UDP flow of w->in.key may stay with w->out.backend. It is not inlined, so
+ * that its loop takes no stack of the functions that make flows.
+ */
+__noinline int balance_may_stay(int link)
+{
+	struct work *w = work_get();
+
+	if (!w)
+		return 0;
+
+	frontend_key_set(w, link);
+	return frontend_has_backend(&w->scratch.frontend_key, &w->scratch.frontend,
+		&w->out.backend.addr, w->out.backend.port);
+}
+
+/*
  * Reports whether the client's packet w->in begins a new flow, other than the flow of its forward
  * entry f. Sets w->out.backend to the backend of f.
  */
@@ -206,9 +224,7 @@ static __always_inline int balance_is_new(struct work *w, const struct flow *f, 
 	if (w->in.key.protocol == PROTO_UDP) {
 		if (flow_expired(PROTO_UDP, f, now) && !flow_is_answered(w, now))
 			return 1;
-		frontend_key_set(w, link);
-		return !frontend_has_backend(
-			&w->scratch.frontend_key, &w->out.backend.addr, w->out.backend.port);
+		return !balance_may_stay(link);
 	}
 
 	/* The client opens a connection by the service, so the suspicion no longer holds. */

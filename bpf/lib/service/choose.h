@@ -23,18 +23,6 @@ enum choice {
 };
 
 /*
- * Reports whether a UDP flow may stay with a backend: the frontend is still there and the backend
- * is still a member of its group.
- */
-static __always_inline int frontend_has_backend(
-	const struct frontend_key *key, const struct addr *addr, __be16 port)
-{
-	struct frontend *frontend = frontend_lookup(key);
-
-	return frontend && member_state(frontend->group, addr, port);
-}
-
-/*
  * Orders the reads before it and the reads behind it. An atomic operation that returns the old
  * value is a full barrier on every processor (Documentation/atomic_t.txt, ORDERING). One without,
  * such as an addition whose result is unused, is a barrier on x86 only.
@@ -47,12 +35,39 @@ static __always_inline void full_barrier(void)
 }
 
 /*
- * Chooses a backend of the frontend for a client. Sets f to the frontend and to to the backend. The
- * caller must call affinity_remember if the client gets the backend. After the backend was read the
- * frontend is looked up again. Another revision means that another service may have the backend.
+ * Reports whether a UDP flow may stay with a backend: the frontend is still there and the backend
+ * is still a member of its run. f is scratch space.
  */
-static __always_inline enum choice backend_choose(
-	const struct frontend_key *key, __u64 client, struct frontend *f, struct backend *to)
+static __always_inline int frontend_has_backend(
+	const struct frontend_key *key, struct frontend *f, const struct addr *addr, __be16 port)
+{
+	struct frontend *now;
+	int has;
+
+	for (int i = 0; i < CHOICE_TRIES; i++) {
+		now = frontend_lookup(key);
+		if (!now)
+			return 0;
+
+		frontend_copy(f, now);
+		has = member_is_there(f, addr, port);
+		full_barrier();
+		now = frontend_lookup(key);
+		if (now && frontend_same(now, f))
+			return has;
+	}
+
+	return 0;
+}
+
+/*
+ * Chooses a backend of the frontend for a client, in the cluster or outside. Sets f to the frontend
+ * and to to the backend. The caller must call affinity_remember if the client gets the backend.
+ * After the backend was read the frontend is looked up again. Another revision means that another
+ * service may have the backend.
+ */
+static __always_inline enum choice backend_choose(const struct frontend_key *key, __u64 client,
+	int outside, struct frontend *f, struct backend *to)
 {
 	struct affinity_key who = {.client = client};
 	struct frontend *now;
@@ -62,16 +77,9 @@ static __always_inline enum choice backend_choose(
 		if (!now)
 			return CHOICE_NO_SERVICE;
 
-		f->revision = *(volatile __u64 *)&now->revision;
-		f->group = now->group;
-		f->sources = now->sources;
-		f->first = now->first;
-		f->count = now->count;
-		f->affinity = now->affinity;
-		f->flags = now->flags;
-
+		frontend_copy(f, now);
 		who.group = f->group;
-		if (f->count && !(f->affinity && affinity_lookup(f, &who, to)) &&
+		if (f->count && !(f->affinity && affinity_lookup(f, &who, outside, to)) &&
 			!backend_pick(f, to))
 			continue;
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "kernel.h"
+#include "guard/nodes.h"
+#include "guard/ranges.h"
 #include "packet/addr.h"
 #include "packet/l4.h"
 #include "service/bloom.h"
@@ -10,13 +12,14 @@
 #include "service/count.h"
 #include "service/flow.h"
 #include "service/node_addr.h"
+#include "service/settings.h"
 #include "service/work.h"
 
 /* How many ports are tried for SNAT. The first SNAT_FREE_PORTS tries take only free ports. */
 #define SNAT_PORTS_TRIED 8
 #define SNAT_FREE_PORTS	 2
 
-/* Ports for SNAT: all but the reserved ones. No host or pod has the address. */
+/* Ports for SNAT: all but the reserved ones of the SNAT address, which no host or pod has. */
 #define SNAT_PORT_MIN 1024
 #define SNAT_PORTS    (65536 - SNAT_PORT_MIN)
 
@@ -191,6 +194,7 @@ static __always_inline int snat_reply_store(
 __noinline int snat_store(__u32 now, int kind)
 {
 	struct work *w = work_get();
+	__u32 ports = SNAT_PORTS;
 	struct flow *have;
 	struct addr *addr;
 	__be16 port;
@@ -198,7 +202,13 @@ __noinline int snat_store(__u32 now, int kind)
 	if (!w)
 		return COUNT_PACKET_ADDRESS;
 
-	addr = node_addr(w->in.packet.family, SNAT_IPV4);
+	/* A backend outside the cluster cannot reply to an address of the pod prefixes. */
+	if (in_ranges(&w->out.backend.addr) || is_node(&w->out.backend.addr)) {
+		addr = node_addr(w->in.packet.family, SNAT_IPV4);
+	} else {
+		addr = node_addr(w->in.packet.family, NODE_IPV4);
+		ports = node_ports_end - SNAT_PORT_MIN;
+	}
 	if (!addr)
 		return COUNT_PACKET_ADDRESS;
 
@@ -217,7 +227,7 @@ __noinline int snat_store(__u32 now, int kind)
 
 	for (int i = 0; i < SNAT_PORTS_TRIED; i++) {
 		port = bpf_htons(
-			SNAT_PORT_MIN + (__u16)(((__u64)bpf_get_prandom_u32() * SNAT_PORTS) >> 32));
+			SNAT_PORT_MIN + (__u16)(((__u64)bpf_get_prandom_u32() * ports) >> 32));
 		if (!snat_reply_store(
 			    w, addr, port, now, i < SNAT_FREE_PORTS ? STORE_NEW : STORE_URGENT))
 			continue;

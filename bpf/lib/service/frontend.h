@@ -32,12 +32,14 @@ struct frontend_key {
 
 struct frontend {
 	__u64 revision; /* no other value of this or another frontend has it */
-	__u64 group;	/* of backends; see member.h and affinity.h */
+	__u64 group;	/* of backends; see affinity.h */
 	__u64 sources;	/* the set of source ranges; see source_range.h */
-	__u32 first;	/* index of the first backend */
-	__u32 count;	/* number of backends */
+	__u32 first;	/* first slot of the run */
+	__u32 count;	/* backends for new flows, sorted */
+	__u32 draining; /* backends behind them that keep their flows, sorted */
 	__u32 affinity; /* timeout of session affinity in seconds; 0 disables it */
 	__u32 flags;
+	__u32 pad;
 };
 
 struct {
@@ -54,6 +56,19 @@ static __always_inline struct frontend *frontend_lookup(const struct frontend_ke
 	return bpf_map_lookup_elem(&service_fronts, key);
 }
 
+/* Copies the frontend now to f. Go may replace it meanwhile; see frontend_same. */
+static __always_inline void frontend_copy(struct frontend *f, const struct frontend *now)
+{
+	f->revision = *(volatile __u64 *)&now->revision;
+	f->group = now->group;
+	f->sources = now->sources;
+	f->first = now->first;
+	f->count = now->count;
+	f->draining = now->draining;
+	f->affinity = now->affinity;
+	f->flags = now->flags;
+}
+
 /*
  * Reports whether the copy f is equal to the frontend as it is now. If f was read whole, the
  * revision alone would suffice. Go may have written the frontend while f was read.
@@ -62,5 +77,6 @@ static __always_inline int frontend_same(const struct frontend *now, const struc
 {
 	return *(volatile __u64 *)&now->revision == f->revision && now->group == f->group &&
 	       now->sources == f->sources && now->first == f->first && now->count == f->count &&
-	       now->affinity == f->affinity && now->flags == f->flags;
+	       now->draining == f->draining && now->affinity == f->affinity &&
+	       now->flags == f->flags;
 }

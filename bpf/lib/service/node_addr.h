@@ -10,7 +10,7 @@
 enum node_addr {
 	SNAT_IPV4, /* the source of packets to backends on other nodes; no host or pod has it */
 	SNAT_IPV6,
-	NODE_IPV4, /* where the kernel refuses connections */
+	NODE_IPV4, /* where the kernel refuses; the source of packets to backends outside */
 	NODE_IPV6,
 	NODE_ADDRS,
 };

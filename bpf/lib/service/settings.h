@@ -6,3 +6,7 @@
 
 /* The UDP port of tunnels. No service gets its packets. 0 means that there is no such port. */
 volatile const __u32 tunnel_port;
+/* The end of the ports for SNAT of the node's address; from there on its sockets get theirs. */
+volatile const __u32 node_ports_end = 32768;
+/* The routing table of packets that have pod_mark. */
+volatile const __u32 pod_table;

@@ -14,17 +14,13 @@
 #include "service/count.h"
 #include "service/frontend.h"
 #include "service/sample_socket.h"
-
-#define SOCKET_REPLIES_MAX 65536
+#include "service/socket_pair.h"
 
 #define SOCKET_ECONNREFUSED 111
 
 /* Verdicts of programs at sockets. */
 #define SOCKET_REFUSE 0
 #define SOCKET_GO_ON  1
-
-/* linux/bpf.h: BPF_TCP_ESTABLISHED, which is the state of a connected UDP socket too. */
-#define SOCKET_CONNECTED 1
 
 /* Whether the kernel has bpf_set_retval (5.18). Go sets it before a program is loaded. */
 volatile const __u8 has_set_retval = 1;
@@ -36,49 +32,6 @@ volatile const __u8 has_set_retval = 1;
 volatile const __u64 host_netns;
 volatile const __u32 probe_mark;
 
-struct socket_reply_key {
-	__u64 cookie; /* of the socket */
-	struct addr addr;
-	__be16 port;
-	__u8 pad[6];
-};
-
-struct socket_reply {
-	struct addr addr;
-	__be16 port;
-	__u8 pad[2];
-};
-
-struct socket_send_key {
-	__u64 cookie;
-	struct addr addr;
-	__be16 port;
-	__u8 pad[6];
-};
-
-struct socket_send {
-	__u64 pad1; /* not read; keeps the layout of pinned maps */
-	struct addr addr;
-	__be16 port;
-	__u8 pad[6];
-};
-
-/* The service address that stands for a backend in replies, by socket and backend. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, SOCKET_REPLIES_MAX);
-	__type(key, struct socket_reply_key);
-	__type(value, struct socket_reply);
-} service_replies SEC(".maps");
-
-/* The backend of the datagrams of an unconnected socket, by socket and service. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, SOCKET_REPLIES_MAX);
-	__type(key, struct socket_send_key);
-	__type(value, struct socket_send);
-} service_sends SEC(".maps");
-
 /* Counts a choice for a socket. */
 static __always_inline void socket_count(enum choice choice, __u32 protocol)
 {
@@ -88,52 +41,6 @@ static __always_inline void socket_count(enum choice choice, __u32 protocol)
 		service_count(COUNT_SOCKET_UNSTEADY);
 	else
 		service_count(protocol == PROTO_UDP ? COUNT_SOCKET_UDP : COUNT_SOCKET_TCP);
-}
-
-/*
- * Sets to to the backend that the socket's datagrams to the service went to. Returns 0 if there is
- * none, or if flows may not stay with it. at is the key of the socket and the service.
- */
-static __always_inline int socket_send_lookup(
-	const struct frontend_key *key, const struct socket_send_key *at, struct backend *to)
-{
-	struct socket_send *send = bpf_map_lookup_elem(&service_sends, at);
-
-	if (!send)
-		return 0;
-
-	to->addr = send->addr;
-	to->port = send->port;
-	return frontend_has_backend(key, &to->addr, to->port);
-}
-
-/* Remembers that the backend's replies to the socket come from the service key. */
-static __always_inline void socket_reply_remember(
-	__u64 cookie, const struct frontend_key *key, const struct backend *backend)
-{
-	struct socket_reply_key peer = {
-		.cookie = cookie, .addr = backend->addr, .port = backend->port};
-	struct socket_reply service = {.addr = key->addr, .port = key->port};
-
-	bpf_map_update_elem(&service_replies, &peer, &service, BPF_ANY);
-}
-
-/*
- * Forgets that replies from key come from a service: the socket now sends to key itself. A
- * connected IPv6 socket that sends to IPv4 changes nothing: the kernel runs the program with the
- * peer's address, as if the socket were not connected (udpv6_sendmsg in net/ipv6/udp.c).
- */
-static __always_inline void socket_reply_forget(
-	struct bpf_sock_addr *ctx, const struct frontend_key *key, int datagram, __u64 cookie)
-{
-	struct socket_reply_key peer = {.cookie = cookie, .addr = key->addr, .port = key->port};
-
-	if (datagram && ctx->sk && ctx->sk->state == SOCKET_CONNECTED)
-		return;
-
-	/* The look-up comes first, since a delete takes a lock. */
-	if (bpf_map_lookup_elem(&service_replies, &peer))
-		bpf_map_delete_elem(&service_replies, &peer);
 }
 
 /*
@@ -157,26 +64,69 @@ static __always_inline void socket_scope_set(
 }
 
 /*
+ * Forgets that replies from key come from a service: the socket now sends to key itself. A
+ * connected IPv6 socket that sends to IPv4 changes nothing: the kernel runs the program with the
+ * peer's address, as if the socket were not connected (udpv6_sendmsg in net/ipv6/udp.c).
+ */
+static __always_inline void socket_reply_forget(
+	struct bpf_sock_addr *ctx, const struct frontend_key *key, int datagram, __u64 cookie)
+{
+	if (!datagram || !socket_is_connected(ctx))
+		pair_forget(ctx, cookie, &key->addr, key->port);
+}
+
+/*
+ * Sets to to the backend that the socket's datagrams to key went to before. Returns 0 if there is
+ * none, or if flows may not stay with it. A datagram that repeats the last service of the socket
+ * writes nothing. frontend is scratch space.
+ */
+static __always_inline int socket_stays(struct bpf_sock_addr *ctx, __u64 cookie,
+	const struct frontend_key *key, struct frontend *frontend, struct backend *to)
+{
+	struct socket_pair pair = {.service = key->addr, .service_port = key->port};
+	enum pair_found found = pair_find(ctx, cookie, &pair);
+
+	if (found == PAIR_NONE ||
+		!frontend_has_backend(key, frontend, &pair.backend, pair.backend_port))
+		return 0;
+
+	to->addr = pair.backend;
+	to->port = pair.backend_port;
+	if (found == PAIR_KEPT || pair.flags & PAIR_DIRECT)
+		pair_store(ctx, cookie, &pair, 1);
+	return 1;
+}
+
+/* Stores that the backend to stands for the service of key at the socket. */
+static __always_inline void socket_keep(struct bpf_sock_addr *ctx, __u64 cookie,
+	const struct frontend_key *key, const struct backend *to, int datagram)
+{
+	struct socket_pair pair = {.service = key->addr,
+		.service_port = key->port,
+		.backend = to->addr,
+		.backend_port = to->port};
+
+	pair_store(ctx, cookie, &pair, datagram);
+}
+
+/*
  * Sets to to the backend for a socket that connects or sends to key, and the scope of key. datagram
- * means that the socket is not connected. Returns the choice.
+ * means that the socket sends by sendmsg. Returns the choice.
  */
 static __always_inline enum choice socket_choose(
 	struct bpf_sock_addr *ctx, struct frontend_key *key, int datagram, struct backend *to)
 {
 	__u64 cookie = bpf_get_socket_cookie(ctx);
-	struct socket_send_key at = {.cookie = cookie, .addr = key->addr, .port = key->port};
 	struct frontend frontend = {};
 	enum choice choice;
 	__u64 client;
 
-	if (datagram && socket_send_lookup(key, &at, to)) {
-		socket_reply_remember(cookie, key, to);
+	if (datagram && socket_stays(ctx, cookie, key, &frontend, to))
 		return CHOICE_BACKEND;
-	}
 
 	client = bpf_get_netns_cookie(ctx);
 	socket_scope_set(ctx, client, key);
-	choice = backend_choose(key, client, &frontend, to);
+	choice = backend_choose(key, client, 0, &frontend, to);
 	/* Without a backend, an address of the host's leads where it does without programs. */
 	if (key->scope == SCOPE_HOST && choice != CHOICE_BACKEND)
 		choice = CHOICE_NO_SERVICE;
@@ -192,13 +142,8 @@ static __always_inline enum choice socket_choose(
 		return choice;
 	}
 
-	affinity_remember(&frontend, client, to);
-	if (datagram) {
-		struct socket_send send = {.addr = to->addr, .port = to->port};
-
-		bpf_map_update_elem(&service_sends, &at, &send, BPF_ANY);
-	}
-	socket_reply_remember(cookie, key, to);
+	affinity_remember(&frontend, client, 0, to);
+	socket_keep(ctx, cookie, key, to, datagram);
 	return choice;
 }
 
@@ -287,25 +232,15 @@ static __always_inline int socket_to_backend6(struct bpf_sock_addr *ctx, int dat
 	return SOCKET_GO_ON;
 }
 
-/* Returns the service address that stands for the peer addr of the socket, or NULL. */
-static __always_inline struct socket_reply *socket_reply_lookup(
-	struct bpf_sock_addr *ctx, const struct addr *addr)
-{
-	struct socket_reply_key peer = {
-		.cookie = bpf_get_socket_cookie(ctx), .addr = *addr, .port = ctx->user_port};
-
-	return bpf_map_lookup_elem(&service_replies, &peer);
-}
-
 /* Translates the IPv4 peer of recvmsg or getpeername back. Returns the program's verdict. */
 static __always_inline int socket_to_service4(struct bpf_sock_addr *ctx)
 {
-	struct addr from = addr_from_v4(ctx->user_ip4);
-	struct socket_reply *service = socket_reply_lookup(ctx, &from);
+	struct addr peer = addr_from_v4(ctx->user_ip4);
+	__be16 port = ctx->user_port;
 
-	if (service) {
-		ctx->user_ip4 = service->addr.word[3];
-		ctx->user_port = service->port;
+	if (pair_service(ctx, &peer, &port)) {
+		ctx->user_ip4 = peer.word[3];
+		ctx->user_port = port;
 	}
 	return SOCKET_GO_ON;
 }
@@ -313,12 +248,12 @@ static __always_inline int socket_to_service4(struct bpf_sock_addr *ctx)
 /* Translates the IPv6 peer of recvmsg or getpeername back. Returns the program's verdict. */
 static __always_inline int socket_to_service6(struct bpf_sock_addr *ctx)
 {
-	struct addr from = socket_addr6(ctx);
-	struct socket_reply *service = socket_reply_lookup(ctx, &from);
+	struct addr peer = socket_addr6(ctx);
+	__be16 port = ctx->user_port;
 
-	if (service) {
-		socket_set_addr6(ctx, &service->addr);
-		ctx->user_port = service->port;
+	if (pair_service(ctx, &peer, &port)) {
+		socket_set_addr6(ctx, &peer);
+		ctx->user_port = port;
 	}
 	return SOCKET_GO_ON;
 }

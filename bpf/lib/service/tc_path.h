@@ -246,7 +246,9 @@ static __always_inline int tc_is_tunnel(const struct work *w, enum service_link 
 static __always_inline int tc_route(
 	struct __sk_buff *skb, __u32 network, enum service_link link, int has_flow)
 {
-	if (network != ETH_HLEN || link == LINK_TUNNEL || (!has_flow && link != LINK_POD))
+	if (link == LINK_TUNNEL)
+		return has_flow ? VERDICT_NEXT : route_from_tunnel(skb);
+	if (network != ETH_HLEN || (!has_flow && link != LINK_POD))
 		return VERDICT_NEXT;
 
 	return route_packet(skb, link, has_flow);

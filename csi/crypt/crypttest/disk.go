@@ -7,6 +7,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // payload is the size of the volume on a Disk in bytes.
@@ -26,14 +27,10 @@ func NewDisk(t testing.TB, u crypt.UUID) *Disk {
 	d := &Disk{disk: blktest.New(crypt.DeviceSize(payload)), epoch: 1, volume: crypt.Identity{
 		Binding: keyring.Binding{Cluster: "c", Volume: "v"}, UUID: u}}
 	data, err := keyring.NewSecret(make([]byte, crypt.KeySize))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer data.Wipe()
 
-	if err := crypt.Format(d.disk, data, d.volume, payload); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, crypt.Format(d.disk, data, d.volume, payload))
 	if d.keys, err = crypt.DeriveKeys(data, d.volume.Binding); err != nil {
 		t.Fatal(err)
 	}
@@ -45,16 +42,12 @@ func NewDisk(t testing.TB, u crypt.UUID) *Disk {
 func (d *Disk) Seal(t testing.TB, epoch uint64) {
 	t.Helper()
 	metadata, err := crypt.Read(d.disk)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	record, err := metadata.Verify(d.keys, d.volume, crypt.Want{Epoch: d.epoch, Payload: payload})
 	if err == nil {
 		err = metadata.Seal(d.disk, d.keys, record.Next(epoch, payload))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	d.epoch = epoch
 }
 

@@ -30,9 +30,7 @@ func TestFileIsReadAndWrittenDirectly(t *testing.T) {
 	defer d.Close()
 	want := bytes.Repeat([]byte("veil"), blk.Align/4)
 	odd := append(make([]byte, 1), want...)[1:] // The slice is most likely not aligned in memory.
-	if _, err := d.WriteAt(odd, 8192); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(d.WriteAt(odd, 8192)))
 	errtest.Must(t, d.Sync())
 
 	got := make([]byte, blk.Align+1)[1:]
@@ -162,9 +160,7 @@ func TestDetachLeavesOthers(t *testing.T) {
 			errtest.Must(t, o.Detach())
 			continue
 		}
-		if err := errors.Join(l.Detach(), l.Detach()); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, errors.Join(l.Detach(), l.Detach()))
 		if err := l.Resize(); !errors.Is(err, unix.ENXIO) {
 			t.Errorf("resized a device of another file: %v", err)
 		}
@@ -196,9 +192,7 @@ func TestLoopsAtOnce(t *testing.T) {
 					found[0] != l {
 					t.Errorf("%s is on %v, %v; want %v", path, found, err, l)
 				}
-				if err := errors.Join(l.Detach(), l.Detach()); err != nil {
-					t.Error(err)
-				}
+				errtest.Check(t, errors.Join(l.Detach(), l.Detach()))
 			}
 		})
 	}
@@ -233,9 +227,7 @@ func attached(t *testing.T, path string) blk.Loop {
 	}
 	errtest.Must(t, err)
 	t.Cleanup(func() {
-		if err := l.Detach(); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, l.Detach())
 	})
 	return l
 }
@@ -268,9 +260,7 @@ func moved(t *testing.T, l blk.Loop, file string) {
 	}
 	d, err := blk.OpenShared(l.Path)
 	errtest.Must(t, err)
-	if err := errors.Join(blk.CheckNumber(d, l.Number), d.Close()); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, errors.Join(blk.CheckNumber(d, l.Number), d.Close()))
 }
 
 // writeThrough checks the device's size, that it is opened exclusively, and that a write to it
@@ -287,9 +277,7 @@ func writeThrough(t *testing.T, device, path string) {
 		t.Errorf("size %d, %v", n, err)
 	}
 	want := bytes.Repeat([]byte{7}, blk.Align)
-	if _, err := d.WriteAt(want, 12<<20); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(d.WriteAt(want, 12<<20)))
 	f, err := blk.Open(path)
 	errtest.Must(t, err)
 	defer f.Close()

@@ -24,9 +24,7 @@ func TestLoopsOfOtherFilesAreNotOpened(t *testing.T) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	errtest.Must(t, err)
 	defer unix.Close(fd)
-	if _, err := unix.InotifyAddWatch(fd, foreign.Path, unix.IN_OPEN); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(unix.InotifyAddWatch(fd, foreign.Path, unix.IN_OPEN)))
 	events := make([]byte, 4096)
 	for range 10 {
 		if found, err := blk.FindLoops(ours); len(found) != 1 || err != nil {

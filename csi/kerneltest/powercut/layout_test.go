@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 const (
@@ -24,9 +25,7 @@ func testKeys(t *testing.T) keyring.Provider {
 	copy(kek, "power cut test")
 	p, err := keyring.FromSecrets(map[string]string{
 		keyring.SecretKey: base64.StdEncoding.EncodeToString(kek)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return p
 }
 

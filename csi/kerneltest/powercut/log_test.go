@@ -87,9 +87,7 @@ func TestReplayKeepsWhatWasFlushed(t *testing.T) {
 	r := NewReplay(l, 16384)
 	show := func(d *Disk) []byte {
 		b := make([]byte, 12288)
-		if _, err := d.ReadAt(b, 0); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errtest.Of(d.ReadAt(b, 0)))
 		return []byte{b[0], b[512], b[1024], b[4096], b[8192], b[8704]}
 	}
 
@@ -136,12 +134,8 @@ func TestReplayKeepsWhatWasFlushed(t *testing.T) {
 func TestDiskParts(t *testing.T) {
 	d := NewDisk(64 << 10)
 	p := d.Over().Part(16<<10, 32<<10).Over()
-	if _, err := d.WriteAt(sectors(8, 7), 20<<10); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.WriteAt(sectors(1, 8), 8<<10); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(d.WriteAt(sectors(8, 7), 20<<10)))
+	errtest.Must(t, errtest.Of(p.WriteAt(sectors(1, 8), 8<<10)))
 	b := make([]byte, 16<<10)
 	if _, err := p.ReadAt(b, 0); err != nil || b[4<<10] != 7 || b[8<<10] != 8 ||
 		b[8<<10+512] != 0 || b[0] != 0 {

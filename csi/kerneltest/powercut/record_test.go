@@ -93,9 +93,7 @@ func simulate(t *testing.T) []logged {
 	ctx := t.Context()
 	step := func(_ any, err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 	}
 
 	step(s.Create(ctx, volumeID, firstPayload, volume.Request{}))
@@ -131,9 +129,7 @@ func simulateFiles(t *testing.T, disk blk.Disk, s volume.State) {
 	plain := filetest.Read(t, image)
 
 	c, wipe, err := cipherOf(t.Context(), testKeys(t), s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer wipe()
 
 	sector, empty := make([]byte, block), make([]byte, block)
@@ -142,9 +138,7 @@ func simulateFiles(t *testing.T, disk blk.Disk, s volume.State) {
 			continue
 		}
 		c.Encrypt(sector, plain[at:at+block], tweak(int64(at)))
-		if _, err := disk.WriteAt(sector, crypt.DataOffset+int64(at)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errtest.Of(disk.WriteAt(sector, crypt.DataOffset+int64(at))))
 	}
 
 	errtest.Must(t, disk.Sync())

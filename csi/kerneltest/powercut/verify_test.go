@@ -21,6 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -75,9 +76,7 @@ type verifier struct {
 func newVerifier(t *testing.T, log *Log) *verifier {
 	t.Helper()
 	marks, err := Marks(log, marksStart, marksSize)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if len(marks) == 0 {
 		t.Fatal("no marks in the log")
 	}

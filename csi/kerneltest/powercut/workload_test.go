@@ -50,18 +50,14 @@ func TestWorkload(t *testing.T) {
 
 	const part = "/dev/disk/by-id/virtio-" + DiskSerial + "-part"
 	marks, err := blk.OpenShared(part + "2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer marks.Close()
 	states, claims := t.TempDir(), t.TempDir()
 
 	// The folder is left behind with the volume mounted on it. A temporary folder of the test would
 	// be emptied at its end. The machine's power is cut anyway.
 	dir, err := os.MkdirTemp("", "powercut-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	w := &workload{t: t, marks: &marker{disk: marks}, dir: dir}
 	w.set = volume.NewSet(volume.Config{
@@ -106,9 +102,7 @@ func (w *workload) run(name string, args ...string) {
 func (w *workload) open() string {
 	w.t.Helper()
 	o, err := w.set.Open(w.t.Context(), volumeID, volume.OpenOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	return o.Mapping.Path
 }
 

@@ -31,9 +31,7 @@ func TestFolder(t *testing.T) {
 	}
 
 	st.Content = volume.Made
-	if _, err := f.Update(ctx, st, r); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(f.Update(ctx, st, r)))
 	if _, err := f.Update(ctx, st, r); !errors.Is(err, volume.ErrConflict) {
 		t.Errorf("updated an old revision: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
 	"github.com/kubeveil/kubeveil/e2e/bench/api/testbed"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
@@ -37,12 +38,8 @@ func options(t *testing.T) Options {
 // behind.
 func TestRunMeasuresEachSide(t *testing.T) {
 	rep, err := Run(t.Context(), options(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := rep.Result.Validate(); err != nil {
-		t.Error(err)
-	}
+	errtest.Must(t, err)
+	errtest.Check(t, rep.Result.Validate())
 
 	for _, part := range latencies {
 		for _, side := range sidesOf(part) {
@@ -110,9 +107,7 @@ func nothingLeft(t *testing.T) {
 // An empty result is judged by all limits of issue 35, at all rates.
 func TestEachGateIsThere(t *testing.T) {
 	gates, err := bench.Judge(&bench.Result{Platform: bench.Namespaces}, Suite)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var got []string
 	for _, g := range gates {
 		got = append(got, g.Name)
@@ -157,9 +152,7 @@ func TestEachGateIsThere(t *testing.T) {
 func TestOptions(t *testing.T) {
 	good := Options{Choice: suite.Choice{Rounds: 7, Parts: Parts()}, Sample: time.Second,
 		Rates: Rates, Faults: 10, Settle: 10 * time.Minute, Probers: 10_000, Steady: time.Minute}
-	if err := good.Check(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, good.Check())
 	if e := good.Estimate(); e < 40*time.Minute || e > 80*time.Minute {
 		t.Errorf("estimate %v", e)
 	}

@@ -3,6 +3,7 @@ package bpffs
 
 import (
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,6 +30,15 @@ func New() (*FS, error) {
 
 // Dir returns the path of a folder in the file system. The path is valid only in this process.
 func (f *FS) Dir(name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", f.fd, name) }
+
+// File returns the file system as a file, which another process can inherit. The caller closes it.
+func (f *FS) File() (*os.File, error) {
+	fd, err := unix.FcntlInt(uintptr(f.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate bpffs: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "bpffs"), nil
+}
 
 // Close frees the file system.
 func (f *FS) Close() error { return unix.Close(f.fd) }

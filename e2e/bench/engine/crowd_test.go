@@ -4,6 +4,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
@@ -19,14 +20,10 @@ func TestFirstPacketBesideGarbageIsMeasured(t *testing.T) {
 	nettest.NeedTUN(t)
 	nettest.NeedProgram(t, "ip")
 	dir, err := os.MkdirTemp("/dev/shm", "kvtest")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer os.RemoveAll(dir)
 	c, err := aRun(t, dir).measureGarbage(t.Context(), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if c.Ours.N != 2 || c.Ours.Min <= 0 || c.Base.N != 2 || c.Ratio == nil {
 		t.Errorf("case %+v, want 2 values each", c)
 	}
@@ -38,14 +35,10 @@ func TestUpgradesOfManyPeersAreMeasured(t *testing.T) {
 	nettest.NeedTUN(t)
 	nettest.NeedProgram(t, "ip")
 	dir, err := os.MkdirTemp("/dev/shm", "kvtest")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer os.RemoveAll(dir)
 	still, err := measureCrowd(t.Context(), dir, 200, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if still.N != 3 || still.Min <= 0 {
 		t.Errorf("stood still for %+v, want 3 positive values", still)
 	}

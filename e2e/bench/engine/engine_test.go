@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
@@ -43,17 +44,13 @@ func TestStreamsPassBetweenEngines(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, MTU %d", tc.name, mtu), func(t *testing.T) {
 				// The path of a socket has at most 107 bytes.
 				dir, err := os.MkdirTemp("/dev/shm", "kvtest")
-				if err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, err)
 				defer os.RemoveAll(dir)
 				w := &world{side: side{name: "test", engine: tc.engines[0]},
 					engines: tc.engines, shards: tc.shards, mtu: mtu, dir: dir}
 				defer w.close()
 
-				if err := w.build(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, w.build(t.Context()))
 				streamBothWays(t, w)
 			})
 		}
@@ -178,15 +175,11 @@ func TestFlowsAndProxiesAreMeasured(t *testing.T) {
 	}
 
 	dir, err := os.MkdirTemp("/dev/shm", "kvtest")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer os.RemoveAll(dir)
 	proxies, err := build(t.Context(), side{name: tlsPair, file: "h"}, 1500, dir)
 	defer proxies.close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	s, err := proxies.throughput(t.Context(), 4, 200*time.Millisecond)
 	if err != nil || s.Value <= 0 || s.CPU <= 0 {
 		t.Errorf("streams through proxies: %+v, %v", s, err)

@@ -183,7 +183,8 @@ func (e *echoes) flow(t *testing.T, n int64, patience time.Duration) {
 
 // Tunnels follow the nodes' routes: with asymmetric routes, and when a route moves to another link,
 // with or without the carrier or the address of the first link. The test waits less than the 15 s
-// after which an engine reacts to silence.
+// after which an engine reacts to silence. In the long run, the longest gap is at most 0.5 s, or that
+// of wireguard-go and 0.2 s.
 func TestNodesFollowTheirRoutes(t *testing.T) {
 	const patience = 12 * time.Second
 
@@ -208,6 +209,7 @@ func TestNodesFollowTheirRoutes(t *testing.T) {
 		}}},
 	} {
 		for _, o := range outers {
+			gaps := map[string]time.Duration{}
 			for _, engine := range []string{worker.EngineKubeveil, worker.EngineWireGuardGo} {
 				t.Run(tc.name+"/"+o.name+"/"+engine, func(t *testing.T) {
 					if engine != worker.EngineKubeveil && os.Getenv(longEnv) == "" {
@@ -227,8 +229,14 @@ func TestNodesFollowTheirRoutes(t *testing.T) {
 					}
 
 					e.flow(t, 100, patience)
-					t.Logf("longest gap %s", time.Duration(e.gap.Load()))
+					gaps[engine] = time.Duration(e.gap.Load())
+					t.Logf("longest gap %s", gaps[engine])
 				})
+			}
+			ours, other := gaps[worker.EngineKubeveil], gaps[worker.EngineWireGuardGo]
+			if ours > max(500*time.Millisecond, other+200*time.Millisecond) && other > 0 {
+				t.Errorf("%s, %s: the longest gap is %s, that of wireguard-go %s", tc.name, o.name, ours,
+					other)
 			}
 		}
 	}

@@ -23,9 +23,7 @@ func newWorld(t *testing.T, shards int, step [2]string) *world {
 	nettest.NeedTUN(t)
 	nettest.NeedProgram(t, "ip")
 	dir, err := os.MkdirTemp("/dev/shm", "kvtest")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	own := worker.EngineKubeveil
 	w := &world{side: side{name: "test", engine: own}, engines: [2]string{own, own},
 		shards: shards, mtu: 1500, dir: dir, step: step}
@@ -100,20 +98,14 @@ func TestUpgradesAreMeasured(t *testing.T) {
 	nettest.NeedTUN(t)
 	nettest.NeedProgram(t, "ip")
 	dir, err := os.MkdirTemp("/dev/shm", "kvtest")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer os.RemoveAll(dir)
 	cases, tables, err := aRun(t, dir).measureUpgrades(t.Context(), 1500)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	result := &bench.Result{Platform: bench.Namespaces, AEAD: aead.XCrypto.Name, Cases: cases}
 	gates, err := bench.Judge(result, Suite)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	judged := 0
 	for _, g := range gates {
 		if strings.HasPrefix(g.Name, "upgrade_") && strings.HasSuffix(g.Name, "MTU 1500") {
@@ -168,15 +160,11 @@ func TestWindowOfDatagrams(t *testing.T) {
 func begin(t *testing.T, w *world, from, to, bits int) *steady {
 	t.Helper()
 	first, err := w.steadyLoad(t.Context(), from, to, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	flowing(t, first)
 	first.lost()
 	s, err := w.steadyLoad(t.Context(), from, to, bits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	flowing(t, s)
 	return s
 }
@@ -213,9 +201,7 @@ func TestDeathAtAnyStepOfAnUpgrade(t *testing.T) {
 			s := begin(t, w, podA, podB, 0)
 			defer s.lost()
 			before, err := w.handshake(0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			old := w.procs[0]
 			err = w.upgrade(0, successor)

@@ -2,10 +2,11 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
+	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -13,6 +14,22 @@ import (
 
 // workers is the number of goroutines that add pods or nodes at the same time.
 const workers = 8
+
+// byWorkers calls do with each number below n, in workers goroutines. It returns the first error,
+// after which it calls do no more.
+func byWorkers(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(workers)
+	for i := range n {
+		g.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return do(ctx, i)
+		})
+	}
+	return g.Wait()
+}
 
 // add compares the time of ADD in the plugin veil and in the reference plugins. Neither chain has
 // further plugins. The pods have only IPv4, because with IPv6 the reference plugins wait for
@@ -62,35 +79,18 @@ func (r *run) addP50(n *lab.Node) bench.Measure {
 // addMany adds pods by several workers at the same time. It adds a case with the total time, and a
 // gate that is missed if an ADD failed.
 func (r *run) addMany(ctx context.Context, n *lab.Node) error {
-	var (
-		wg    sync.WaitGroup
-		mu    sync.Mutex
-		errs  []error
-		names = make(chan string)
-		start = time.Now()
-	)
-
-	for range workers {
-		wg.Go(func() {
-			for name := range names {
-				if _, err := n.AddPod(ctx, name, lab.PodOptions{}); err != nil {
-					mu.Lock()
-					errs = append(errs, fmt.Errorf("pod %s: %w", name, err))
-					mu.Unlock()
-				}
-			}
-		})
+	start := time.Now()
+	errs := make([]error, r.pods)
+	err := byWorkers(ctx, r.pods, func(ctx context.Context, i int) error {
+		if _, err := n.AddPod(ctx, fmt.Sprintf("many%d", i), lab.PodOptions{}); err != nil {
+			errs[i] = fmt.Errorf("pod many%d: %w", i, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-
-	for i := range r.pods {
-		names <- fmt.Sprintf("many%d", i)
-	}
-
-	close(names)
-	wg.Wait()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 
 	took := float64(time.Since(start)) / float64(time.Millisecond)
 	r.Progress("%d pods by %d workers in %s, %d errors", r.pods, workers,
@@ -103,7 +103,7 @@ func (r *run) addMany(ctx context.Context, n *lab.Node) error {
 	gate := bench.Exactly(fmt.Sprintf("%d pods added by %d workers", r.pods, workers), len(errs), 0,
 		"errors")
 	if len(errs) > 0 {
-		gate.Got += ", the first: " + errors.Join(errs[0]).Error()
+		gate.Got += ", the first: " + errs[0].Error()
 	}
 
 	r.Result.Gates = append(r.Result.Gates, gate)

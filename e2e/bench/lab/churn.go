@@ -1,16 +1,9 @@
 package lab
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"math"
-	"net/http"
-	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
@@ -50,31 +43,14 @@ func (r *run) churn(ctx context.Context) (err error) {
 
 // attach adds the initial pods, by several workers at the same time, and returns them.
 func (s *scaled) attach(ctx context.Context) ([]*lab.Pod, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var wg sync.WaitGroup
 	pods := make([]*lab.Pod, s.attached)
-	numbers := make(chan int)
-	for range workers {
-		wg.Go(func() {
-			for i := range numbers {
-				if ctx.Err() != nil {
-					continue
-				}
-				p, err := s.node.AddPod(ctx, fmt.Sprintf("stays%d", i), lab.PodOptions{})
-				if err != nil {
-					cancel(fmt.Errorf("pod %d of %d: %w", i, s.attached, err))
-				}
-				pods[i] = p
-			}
-		})
-	}
-	for i := range pods {
-		numbers <- i
-	}
-	close(numbers)
-	wg.Wait()
-	return pods, context.Cause(ctx)
+	err := byWorkers(ctx, len(pods), func(ctx context.Context, i int) (err error) {
+		if pods[i], err = s.node.AddPod(ctx, fmt.Sprintf("stays%d", i), lab.PodOptions{}); err != nil {
+			err = fmt.Errorf("pod %d of %d: %w", i, s.attached, err)
+		}
+		return err
+	})
+	return pods, err
 }
 
 // measureChurn adds a pod, deletes the oldest pod and changes a peer, each once per beat, and adds
@@ -85,7 +61,7 @@ func (s *scaled) measureChurn(ctx context.Context, pods []*lab.Pod) error {
 	if err != nil {
 		return err
 	}
-	before, err := s.applyBuckets(ctx)
+	before, err := s.turns(ctx)
 	if err != nil {
 		return err
 	}
@@ -105,7 +81,7 @@ func (s *scaled) measureChurn(ctx context.Context, pods []*lab.Pod) error {
 	if err != nil {
 		return err
 	}
-	after, err := s.applyBuckets(ctx)
+	after, err := s.turns(ctx)
 	if err != nil {
 		return err
 	}
@@ -126,7 +102,7 @@ func (s *scaled) measureChurn(ctx context.Context, pods []*lab.Pod) error {
 	turns := after.minus(before)
 	s.Progress("%d beats in %.1f s: %.0f turns, mean %.1f ms; %d changes of the tunnels, "+
 		"median %.1f ms",
-		beats, elapsed.Seconds(), turns.count, 1000*turns.sum/max(turns.count, 1), len(since),
+		beats, elapsed.Seconds(), turns.count, turns.meanMillis(), len(since),
 		bench.Quantile(waits, 0.5))
 	s.one(caseChurnCPU, bench.Percent, 100*(cpuAfter-cpu).Seconds()/elapsed.Seconds())
 	s.one(caseChurnApply, bench.Millisecond, 1000*turns.quantile(0.99))
@@ -186,82 +162,4 @@ func onBeat(ctx context.Context, beats <-chan int, began time.Time, do func(i in
 		}
 	}
 	return nil
-}
-
-// buckets is a histogram of the Prometheus text format: upper bounds and cumulative counts.
-type buckets struct {
-	bounds, counts []float64
-	count, sum     float64
-}
-
-func (s *scaled) applyBuckets(ctx context.Context) (buckets, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddress+"/metrics",
-		nil)
-	if err != nil {
-		return buckets{}, err
-	}
-	resp, err := s.http.Do(req)
-	if err != nil {
-		return buckets{}, err
-	}
-	defer resp.Body.Close()
-	return parseBuckets(resp.Body, "kubeveil_table_apply_duration_seconds")
-}
-
-// parseBuckets returns the histogram called name, which must have no labels except le.
-func parseBuckets(r io.Reader, name string) (buckets, error) {
-	var b buckets
-	for sc := bufio.NewScanner(r); sc.Scan(); {
-		key, text, _ := strings.Cut(sc.Text(), " ")
-		key, ours := strings.CutPrefix(key, name)
-		value, err := strconv.ParseFloat(text, 64)
-		if !ours || err != nil {
-			continue
-		}
-		switch bound, isBucket := strings.CutPrefix(key, `_bucket{le="`); {
-		case isBucket:
-			le, err := strconv.ParseFloat(strings.TrimSuffix(bound, `"}`), 64)
-			if err != nil {
-				return b, fmt.Errorf("bucket %q: %w", key, err)
-			}
-			b.bounds, b.counts = append(b.bounds, le), append(b.counts, value)
-		case key == "_sum":
-			b.sum = value
-		case key == "_count":
-			b.count = value
-		}
-	}
-	if len(b.bounds) == 0 {
-		return b, fmt.Errorf("the metrics have no histogram %s", name)
-	}
-	return b, nil
-}
-
-// minus returns the histogram of the observations since earlier.
-func (b buckets) minus(earlier buckets) buckets {
-	d := buckets{bounds: b.bounds, count: b.count - earlier.count, sum: b.sum - earlier.sum}
-	for i := range b.counts {
-		d.counts = append(d.counts, b.counts[i]-earlier.counts[i])
-	}
-	return d
-}
-
-// quantile returns the q-quantile, interpolated within the bucket as PromQL's histogram_quantile
-// does. In the last bucket, which has no upper bound, it returns the lower bound. It returns 0 for
-// an empty histogram.
-func (b buckets) quantile(q float64) float64 {
-	if b.count == 0 {
-		return 0
-	}
-	rank, from, below := q*b.count, 0.0, 0.0
-	for i, to := range b.bounds {
-		if b.counts[i] >= rank && b.counts[i] > below {
-			if math.IsInf(to, 1) {
-				return from
-			}
-			return from + (to-from)*(rank-below)/(b.counts[i]-below)
-		}
-		from, below = to, b.counts[i]
-	}
-	return from
 }

@@ -151,11 +151,11 @@ const settle = 2 * time.Second
 
 // quiet waits until veild makes no turn between two scrapes, and returns the result of the last
 // one.
-func (s *scaled) quiet(ctx context.Context) (turns, error) {
-	last := turns{count: -1}
+func (s *scaled) quiet(ctx context.Context) (histogram, error) {
+	last := histogram{count: -1}
 	for range 30 {
 		now, err := s.turns(ctx)
-		if err != nil || now == last {
+		if err != nil || now.count == last.count {
 			return now, err
 		}
 		last = now
@@ -215,11 +215,12 @@ func (s *scaled) changes(ctx context.Context) error {
 			took += c.took
 		}
 
-		mean, n := after.millisSince(before)
-		millis, whole, most = append(millis, 1000*took.Seconds()), append(whole, mean),
-			max(most, touched)
+		turns := after.minus(before)
+		millis, whole, most = append(millis, 1000*took.Seconds()),
+			append(whole, turns.meanMillis()), max(most, touched)
 		s.Progress("round %d/%d  one changed peer: %v from the table to the device, %d peers "+
-			"touched; %.1f ms a whole turn, %d turns", round+1, s.Rounds, took, touched, mean, n)
+			"touched; %.1f ms a whole turn, %.0f turns", round+1, s.Rounds, took, touched,
+			turns.meanMillis(), turns.count)
 	}
 
 	s.one(caseTurn, bench.Millisecond, whole...)
@@ -273,9 +274,9 @@ func (s *scaled) fills(ctx context.Context) error {
 			took += c.took
 		}
 
-		millis, whole = append(millis, 1000*took.Seconds()), append(whole, 1000*t.seconds)
+		millis, whole = append(millis, 1000*took.Seconds()), append(whole, 1000*t.sum)
 		s.Progress("round %d  %d peers: %v from the table to the device; %.0f ms in %.0f whole "+
-			"turns; on the device %.0f ms after veild's start", round+1, s.nodes, took, 1000*t.seconds,
+			"turns; on the device %.0f ms after veild's start", round+1, s.nodes, took, 1000*t.sum,
 			t.count, wall.Seconds()*1000)
 	}
 

@@ -23,6 +23,7 @@ var benchmark = suite.Suite[*run]{Name: Suite, Whole: true, Look: 2 * time.Secon
 	Parts: []suite.Part[*run]{
 		{Name: "bare", Run: (*run).bare},
 		{Name: "capped", Run: (*run).capped},
+		{Name: "between", Run: (*run).between},
 		{Name: "add", Run: (*run).add},
 		{Name: "scale", Run: (*run).scale},
 		{Name: partChurn, Run: (*run).churn},

@@ -2,37 +2,51 @@ package lab
 
 // Names of cases.
 const (
-	caseTCP1       = "tcp_1_stream"
-	caseTCP4       = "tcp_4_streams"
-	caseUDP        = "udp_at_half_percent_loss"
-	caseTCPCapped  = "tcp_over_1_gbit"
-	caseUDPCapped  = "udp_over_200_mbit"
-	caseAdd        = "add_p50"
-	caseAddWorkers = "add_by_8_workers"
-	caseFill       = "peers_1000_to_device"
-	caseChange     = "one_peer_changed"
-	caseTurn       = "one_peer_changed_whole_turn"
-	caseFillTurns  = "peers_1000_whole_turns"
-	caseMemory     = "memory_1000_nodes"
-	caseIdle       = "idle_cpu_1000_nodes"
-	caseChurnCPU   = "churn_cpu_250_pods_1000_nodes"
-	caseChurnApply = "churn_apply_p99_250_pods_1000_nodes"
-	caseChurnPeer  = "churn_changed_peer_p99_250_pods_1000_nodes"
+	caseTCP1         = "tcp_1_stream"
+	caseTCP4         = "tcp_4_streams"
+	caseUDP          = "udp_at_half_percent_loss"
+	caseTCPCapped    = "tcp_over_1_gbit"
+	caseUDPCapped    = "udp_over_200_mbit"
+	caseBetweenLarge = "between_1300_bytes"
+	caseBetweenSmall = "between_100_bytes"
+	caseAdd          = "add_p50"
+	caseAddWorkers   = "add_by_8_workers"
+	caseFill         = "peers_1000_to_device"
+	caseChange       = "one_peer_changed"
+	caseTurn         = "one_peer_changed_whole_turn"
+	caseFillTurns    = "peers_1000_whole_turns"
+	caseMemory       = "memory_1000_nodes"
+	caseIdle         = "idle_cpu_1000_nodes"
+	caseChurnCPU     = "churn_cpu_250_pods_1000_nodes"
+	caseChurnApply   = "churn_apply_p99_250_pods_1000_nodes"
+	caseChurnPeer    = "churn_changed_peer_p99_250_pods_1000_nodes"
 )
 
 // Names of other sides.
 const (
-	baseBare  = "bare wireguard-go"
-	baseClear = "in clear"
-	basePTP   = "ptp, host-local"
+	baseBare       = "bare wireguard-go"
+	baseClear      = "in clear"
+	sideNoServices = "serviceProxy none"
+	sideAgain      = "serviceProxy none, again"
+	sideKernel     = "hostRouting kernel"
+	sideFastPath   = "hostRouting ebpf"
+	basePTP        = "ptp, host-local"
 )
 
 var labels = map[string]string{
 	caseTCP1: "TCP, 1 stream", caseTCP4: "TCP, 4 streams",
-	caseUDP:       "UDP, highest rate with ≤ 0.5 % loss",
-	caseTCPCapped: "TCP over a link of 1 Gbit/s",
-	caseUDPCapped: "UDP over a link of 200 Mbit/s, ≤ 0.5 % loss",
-	caseAdd:       "CNI ADD, median", caseAddWorkers: "Pods added by 8 workers, all of them",
+	caseUDP:                              "UDP, highest rate with ≤ 0.5 % loss",
+	caseTCPCapped:                        "TCP over a link of 1 Gbit/s",
+	caseUDPCapped:                        "UDP over a link of 200 Mbit/s, ≤ 0.5 % loss",
+	caseBetweenLarge + "_control":        "CPU of a datagram of 1,300 bytes, the same side twice",
+	caseBetweenLarge + "_kernel":         "the same, with programs of services",
+	caseBetweenLarge + "_fast":           "the same, on the fast path",
+	caseBetweenLarge + "_fast_to_kernel": "the same, fast path against programs of services",
+	caseBetweenSmall + "_control":        "CPU of a datagram of 100 bytes, the same side twice",
+	caseBetweenSmall + "_kernel":         "the same, with programs of services",
+	caseBetweenSmall + "_fast":           "the same, on the fast path",
+	caseBetweenSmall + "_fast_to_kernel": "the same, fast path against programs of services",
+	caseAdd:                              "CNI ADD, median", caseAddWorkers: "Pods added by 8 workers, all of them",
 	caseTurn:       "One changed peer, the whole turn",
 	caseFillTurns:  "1,000 peers, all turns of a new veild",
 	caseFill:       "1,000 peers from the table to the device",
@@ -62,6 +76,10 @@ var notes = []string{
 		"Datagrams fill one packet of the pod's MTU.",
 	"Throughput is payload received. CPU is busy time of the whole machine, load generator " +
 		"included, from /proc/stat.",
+	"between: CPU of iperf3 and of the engines of both nodes for a datagram from a pod to a pod of " +
+		"another node, at a rate that all sides carry. It contains the kernel's work in their " +
+		"system calls, up to the tunnel and from the tunnel to the pod. The kernel of the " +
+		"namespaces has no flow tables.",
 	"The leak oracle read all frames while the labs were built and pods exchanged messages. It " +
 		"ended before throughput was measured, because it costs CPU.",
 }

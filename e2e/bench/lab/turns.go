@@ -1,13 +1,10 @@
 package lab
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,51 +40,6 @@ func (s *scaled) waitConfigured(ctx context.Context,
 		return nil
 	})
 	return since, err
-}
-
-// turns holds the number of veild's turns and their total seconds. A turn is an attempt to make the
-// kernel match the table.
-type turns struct{ count, seconds float64 }
-
-func (t turns) millisSince(before turns) (mean float64, n int) {
-	n = int(t.count - before.count)
-	if n == 0 {
-		return 0, 0
-	}
-	return 1000 * (t.seconds - before.seconds) / float64(n), n
-}
-
-func (s *scaled) turns(ctx context.Context) (turns, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddress+"/metrics",
-		nil)
-	if err != nil {
-		return turns{}, err
-	}
-	resp, err := s.http.Do(req)
-	if err != nil {
-		return turns{}, err
-	}
-	defer resp.Body.Close()
-	return parseTurns(resp.Body)
-}
-
-func parseTurns(r io.Reader) (turns, error) {
-	t := turns{-1, -1}
-	for sc := bufio.NewScanner(r); sc.Scan(); {
-		name, value, _ := strings.Cut(sc.Text(), " ")
-		v, err := strconv.ParseFloat(value, 64)
-		switch {
-		case err != nil:
-		case name == "kubeveil_table_apply_duration_seconds_sum":
-			t.seconds = v
-		case name == "kubeveil_table_apply_duration_seconds_count":
-			t.count = v
-		}
-	}
-	if t.count < 0 || t.seconds < 0 {
-		return t, errors.New("the metrics have no kubeveil_table_apply_duration_seconds")
-	}
-	return t, nil
 }
 
 // configured returns all changes of the tunnels that veild has logged, in order.

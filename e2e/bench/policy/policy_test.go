@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/largeobject"
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
@@ -49,12 +50,8 @@ func choice(t *testing.T) suite.Choice {
 func TestRunMeasuresEachCaseThatHasAGate(t *testing.T) {
 	nettest.NeedBPF(t)
 	rep, err := runAt(t.Context(), choice(t), small())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := rep.Result.Validate(); err != nil {
-		t.Error(err)
-	}
+	errtest.Must(t, err)
+	errtest.Check(t, rep.Result.Validate())
 
 	gates, err := bench.Judge(rep.Result, Suite)
 	if err != nil || len(gates) == 0 {
@@ -84,9 +81,7 @@ func TestRunMeasuresEachCaseThatHasAGate(t *testing.T) {
 // Each case of part read has a label and a gate. The test does not run the part, which needs a lab.
 func TestCasesOfPartReadHaveNamesAndGates(t *testing.T) {
 	gates, err := bench.Judge(&bench.Result{Platform: bench.Namespaces}, Suite)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	judged := map[string]bool{}
 	for _, g := range gates {
 		judged[g.Name] = true
@@ -175,9 +170,7 @@ func TestInterruptedConnectionsKeepTheirRounds(t *testing.T) {
 	if judged == 0 {
 		t.Errorf("no gate of new connections among %+v", rep.Result.Gates)
 	}
-	if err := rep.Result.Validate(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, rep.Result.Validate())
 	nothingLeft(t)
 }
 
@@ -199,9 +192,7 @@ func TestPartThatCannotBeMeasuredIsAMissedGate(t *testing.T) {
 	sizes := small()
 	sizes.connections = 1 << 40
 	rep, err := runAt(t.Context(), o, sizes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if len(rep.Result.Gates) == 0 || rep.Result.Gates[0].Name != "part revoke" ||
 		rep.Result.Gates[0].OK {
 		t.Errorf("gates %+v, want a missed one for the part", rep.Result.Gates)
@@ -238,9 +229,7 @@ func TestClusterIsAsLargeAsTheGatesSay(t *testing.T) {
 	p := planner.New(world.Here)
 	c.Put(p, 3)
 	plan := p.Plan()
-	if err := check(c, plan); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, check(c, plan))
 	if len(plan.Problems) > 0 || len(plan.Groups) != c.Pods {
 		t.Errorf("%d groups, problems %v", len(plan.Groups), plan.Problems)
 	}
@@ -254,9 +243,7 @@ func TestLargestClusterIsInOneNamespace(t *testing.T) {
 	s := &run{Choice: o, scales: small()}
 	s.scales.large, s.scales.changes = ofGates.large, 3
 	v := suite.Values{}
-	if err := s.sizeRound(t.Context(), v); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.sizeRound(t.Context(), v))
 	t.Logf("plan %.0f ms, kernel %.0f ms, adopt %.0f ms, one pod %.2f ms", v.Last(casePlan),
 		v.Last(caseKernel), v.Last(caseAdopt), v.Last(caseDirect))
 }

@@ -45,13 +45,15 @@ func (z scales) labels() map[string]string {
 	for i, size := range []int{z.lines, z.selectors, beyond} {
 		of := fmt.Sprintf("%d %s", size, shapes[i].what)
 		for suffix, text := range map[string]string{
-			suffixApply:             "CPU until they are in force",
-			suffixAdd + suffixP99:   "ADD of another pod meanwhile, p99",
-			suffixDel + suffixP99:   "DEL of another pod meanwhile, p99",
-			suffixOther + suffixP99: "a transaction of another table meanwhile, p99",
-			suffixEdit + suffixP99:  "then another namespace's policy edited, p99",
-			suffixEvent:             "then an event of its pod and of another's, CPU of both",
-			suffixIdle:              "then CPU of a minute in which nothing changes",
+			suffixApply:              "CPU until they are in force",
+			suffixAdd + suffixP99:    "ADD of another pod meanwhile, p99",
+			suffixDel + suffixP99:    "DEL of another pod meanwhile, p99",
+			suffixOther + suffixP99:  "a transaction of another table meanwhile, p99",
+			suffixEdit + suffixP99:   "then another namespace's policy edited, p99",
+			suffixBeside:             "another namespace's policy edited while they change each second",
+			suffixBeside + suffixP99: "the same, p99",
+			suffixEvent:              "then an event of its pod and of another's, CPU of both",
+			suffixIdle:               "then CPU of a minute in which nothing changes",
 		} {
 			out[caseTenant(shapes[i].name, suffix)] = of + ": " + text
 		}

@@ -50,13 +50,14 @@ const evil = "evil"
 // Suffixes of the cases of each shape. CPU time is the CPU time of this process, which includes the
 // Keeper and the kernel's work in its transactions.
 const (
-	suffixApply = "_apply"
-	suffixEdit  = "_edit"
-	suffixAdd   = world.TimedAdd
-	suffixDel   = world.TimedDel
-	suffixOther = world.TimedOther
-	suffixEvent = "_event"
-	suffixIdle  = "_idle"
+	suffixApply  = "_apply"
+	suffixEdit   = "_edit"
+	suffixBeside = "_edit_beside"
+	suffixAdd    = world.TimedAdd
+	suffixDel    = world.TimedDel
+	suffixOther  = world.TimedOther
+	suffixEvent  = "_event"
+	suffixIdle   = "_idle"
 )
 
 func caseTenant(shape, suffix string) string { return "tenant_" + shape + suffix }
@@ -71,17 +72,18 @@ func (s *run) tenant(ctx context.Context) error {
 			}
 			last := func(suffix string) float64 { return v.Last(caseTenant(sh.name, suffix)) }
 			s.Progress("round %d  %s: apply %.0f ms of CPU; beside it p99 of ADD %.1f ms, of DEL %.1f "+
-				"ms, of another transaction %.1f ms; then p99 of another's edit %.1f ms, a pod's "+
-				"event %.2f ms of CPU, a minute idle %.2f ms of CPU", round+1, sh.name,
-				last(suffixApply), last(suffixAdd+suffixP99), last(suffixDel+suffixP99),
-				last(suffixOther+suffixP99), last(suffixEdit+suffixP99), last(suffixEvent),
-				last(suffixIdle))
+				"ms, of another transaction %.1f ms; then p99 of another's edit %.1f ms, and %.1f ms "+
+				"beside changes, a pod's event %.2f ms of CPU, a minute idle %.2f ms of CPU", round+1,
+				sh.name, last(suffixApply), last(suffixAdd+suffixP99), last(suffixDel+suffixP99),
+				last(suffixOther+suffixP99), last(suffixEdit+suffixP99),
+				last(suffixBeside+suffixP99), last(suffixEvent), last(suffixIdle))
 		}
 	}
 
 	for _, sh := range shapes {
 		for _, suffix := range []string{suffixApply, suffixAdd + suffixP99, suffixDel + suffixP99,
-			suffixOther + suffixP99, suffixEdit + suffixP99, suffixEvent, suffixIdle} {
+			suffixOther + suffixP99, suffixEdit + suffixP99, suffixBeside, suffixBeside + suffixP99,
+			suffixEvent, suffixIdle} {
 			s.addAll(v, bench.Millisecond, caseTenant(sh.name, suffix))
 		}
 	}
@@ -140,6 +142,12 @@ func (s *run) tenantRound(ctx context.Context, sh shape, v suite.Values) (err er
 		return err
 	}
 	p99(suffixEdit, edits)
+	beside, err := n.editsBeside(ctx, s.scales.edits, policies[len(policies)-1])
+	if err != nil {
+		return err
+	}
+	add(suffixBeside, bench.Quantile(beside, 0.5))
+	p99(suffixBeside, beside)
 
 	began = cpu()
 	events, err := n.paced(ctx, s.scales.changes, func(k int) ([]byte, error) { return n.events(k) })
@@ -151,6 +159,53 @@ func (s *run) tenantRound(ctx context.Context, sh shape, v suite.Values) (err er
 	perMinute, err := n.idle(ctx, s.scales.idle)
 	add(suffixIdle, perMinute)
 	return err
+}
+
+// besidePace is the time between the starts of two edits of editsBeside. evilEvery is the number of
+// edits between two changes of evil's policies, which therefore change each second.
+const besidePace, evilEvery = 20 * time.Millisecond, 50
+
+// editsBeside passes count edits of policies of other namespaces to the Keeper while a policy of
+// evil is deleted and made again and again. It returns the milliseconds from each encoded event
+// until ShowPod shows that the edit is in force. The p99 is the wait for the planning of evil's
+// changes, the median has none.
+func (n *node) editsBeside(ctx context.Context, count int, of policy.Policy) (took []float64,
+	err error) {
+	tick := time.NewTicker(besidePace)
+	defer tick.Stop()
+	for k := range count {
+		event, err := world.EventOf(world.PolicyObject(n.PolicyOf(k%n.Policies, 1000+k)))
+		if err != nil {
+			return nil, err
+		}
+
+		<-tick.C
+		began := time.Now()
+		switch k % (2 * evilEvery) {
+		case 0:
+			n.DeletePolicy(of.Name)
+		case evilEvery:
+			n.PutPolicy(of)
+		}
+		if err := policyfeed.PutEvent(event, world.Here, n); err != nil {
+			return nil, err
+		}
+
+		subject := world.PodOf(0, k%n.Policies%n.Pods, 0).Name
+		for enforced := false; !enforced; {
+			if _, err := n.inForce(ctx, began); err != nil {
+				return nil, err
+			}
+			v, err := n.ShowPod(subject)
+			if err != nil {
+				return nil, err
+			}
+			enforced = v.Enforced
+		}
+		took = append(took, bench.Millis(time.Since(began)))
+	}
+	n.PutPolicy(of)
+	return took, n.enforced(ctx)
 }
 
 // idle returns the CPU time, in milliseconds per minute, while nothing changes. In a minute the
@@ -237,7 +292,7 @@ func (n *node) take(ctx context.Context, policies []policy.Policy) error {
 // enforced waits until all changes that the Keeper received are in force.
 func (n *node) enforced(ctx context.Context) error {
 	told := n.Status().Told
-	return n.until(ctx, func() bool { return n.ProgressTo(told).Enforced })
+	return n.until(ctx, func() bool { return n.ProgressTo(told, "").Enforced })
 }
 
 // until waits until holds returns true. It drains n.programmed meanwhile.

@@ -142,12 +142,13 @@ func (s *run) fillOurs(ctx context.Context, round int,
 		if err != nil {
 			return f, err
 		}
-		fronts, entries, took = fronts+wr.fronts, entries+wr.entries, took+wr.took
-		f.read, f.list = bench.Millis(wr.at.Sub(w.feed.Began())), bench.Millis(wr.at.Sub(w.listed))
+		fronts, entries, took = fronts+wr.Frontends, entries+wr.Entries, took+wr.Took
+		f.read = bench.Millis(wr.At.Sub(w.feed.Began()))
+		f.list = bench.Millis(wr.At.Sub(w.node.Listed()))
 	}
 
 	f.entry = bench.Micros(took) / float64(entries)
-	if err := w.problems(ctx); err != nil {
+	if err := w.node.Problems(ctx); err != nil {
 		return f, err
 	}
 
@@ -167,10 +168,10 @@ func (s *run) fillOurs(ctx context.Context, round int,
 		if err != nil {
 			return f, err
 		}
-		f.changes = append(f.changes, bench.Millis(wr.at.Sub(sent)))
+		f.changes = append(f.changes, bench.Millis(wr.At.Sub(sent)))
 	}
 
-	return f, w.problems(ctx)
+	return f, w.node.Problems(ctx)
 }
 
 // changePause is the time between two changes.

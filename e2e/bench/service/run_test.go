@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
@@ -33,12 +34,8 @@ func TestRun(t *testing.T) {
 		KubeProxy: nettest.NeedProgram(t, kubeProxy), only: []string{qCPS, qCRRLatency, qRTT},
 	}
 	rep, err := Run(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := rep.Result.Validate(); err != nil {
-		t.Error(err)
-	}
+	errtest.Must(t, err)
+	errtest.Check(t, rep.Result.Validate())
 
 	for _, name := range []string{
 		"pod_connections_to_direct", "pod_connections_to_nftables", "pod_connections_to_iptables",
@@ -98,9 +95,7 @@ func TestInterruptedRun(t *testing.T) {
 	if took := time.Since(start); took > 60*time.Second {
 		t.Errorf("it ended after %v", took)
 	}
-	if err := rep.Result.Validate(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, rep.Result.Validate())
 
 	for _, name := range []string{"pod_connect_request_response_latency_to_direct",
 		"pod_connect_request_response_latency_to_nftables_processor"} {

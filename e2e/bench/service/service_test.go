@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/peer"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
@@ -98,9 +99,7 @@ func TestPlanHasAllServicesAndTheMeasuredInTheMiddle(t *testing.T) {
 func TestOursHasThePlanOfTheOthers(t *testing.T) {
 	z := size{50, 1000}
 	p, err := service.New("node", laneLimits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	fronts := 0
 	for _, o := range z.plan() {
 		put(p, o)
@@ -244,9 +243,7 @@ func TestLoss(t *testing.T) {
 func TestOptions(t *testing.T) {
 	good := Options{Choice: suite.Choice{Rounds: 1, Parts: Parts()}, Turns: 1, Slower: 1,
 		Sample: time.Second, Sizes: Sizes}
-	if err := good.Check(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, good.Check())
 
 	if e := good.Estimate(); e < time.Minute || e > time.Hour {
 		t.Errorf("estimate %v", e)
@@ -357,9 +354,7 @@ func TestChildSaysWhatItDoesNotKnow(t *testing.T) {
 		t.Error("no error for half an object")
 	}
 	b, err := json.Marshal(openloop.Load{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if err := child(t.Context(), []string{"load", string(b)}, nil); err == nil {
 		t.Error("no error for a load of nothing")
 	}

@@ -129,7 +129,7 @@ func (g *ground) haproxy(ctx context.Context, l *lane) error {
 // laneLimits are the limits of a lane's table. They allow the largest table, but not the default of
 // a million backends, because each lane has a table.
 var laneLimits = service.Limits{Frontends: service.DefaultLimits.Frontends, BackendSlots: 1 << 18,
-	Members: 1 << 12, SourceRanges: 1 << 10}
+	SourceRanges: 1 << 10}
 
 // tableDir returns the folder in which the table of a lane is pinned.
 func (g *ground) tableDir(l *lane) string { return g.pins.Dir(fmt.Sprintf("lane%d", l.number)) }

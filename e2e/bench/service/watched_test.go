@@ -94,19 +94,19 @@ func TestTableFollowsTheFeed(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, err := w.next(t.Context())
-	began := w.feed.Began()
-	if err != nil || first.fronts != len(plan) || !first.at.After(w.listed) ||
-		began.IsZero() || !w.listed.After(began) {
-		t.Fatalf("written %+v, began %v, listed %v: %v", first, began, w.listed, err)
+	began, listed := w.feed.Began(), w.node.Listed()
+	if err != nil || first.Frontends != len(plan) || !first.At.After(listed) ||
+		began.IsZero() || !listed.After(began) {
+		t.Fatalf("written %+v, began %v, listed %v: %v", first, began, listed, err)
 	}
 	if _, err := w.feed.Change(t.Context(), changed(plan[3], 100)); err != nil {
 		t.Fatal(err)
 	}
 
-	if wr, err := w.next(t.Context()); err != nil || wr.fronts != 1 {
+	if wr, err := w.next(t.Context()); err != nil || wr.Frontends != 1 {
 		t.Errorf("a change wrote %+v: %v", wr, err)
 	}
-	if err := w.problems(t.Context()); err != nil {
+	if err := w.node.Problems(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

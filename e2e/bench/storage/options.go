@@ -6,20 +6,18 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
-	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 // Suite is the name of this suite in bench.Judge and the name of the folder of its results.
 const Suite = "bench-storage"
 
-// Options choose the measurements. Dir and Root must be set; other zero values mean the defaults.
-// The default of Parts is all parts.
+// Options choose the measurements. All fields but Seed and Disks must be set.
 type Options struct {
 	suite.Choice
-	// Sample is the duration of a run of fio in whole seconds; 0 means 3 s.
+	// Sample is the duration of a run of fio in whole seconds.
 	Sample time.Duration
-	// Room is the size of each side's part of a disk in bytes; 0 means 1 GiB.
+	// Room is the size of each side's part of a disk in bytes.
 	Room int64
 	// Tuning is the tuning of our volumes. cryptsetup gets the same flags.
 	Tuning dmcrypt.Tuning
@@ -27,35 +25,8 @@ type Options struct {
 	Disks []string
 	// Dir is the folder for the files of the machine and its disks.
 	Dir string
-	// Log receives the machine's steps; nil drops them.
+	// Log receives the machine's steps.
 	Log *slog.Logger
-}
-
-func (o *Options) setDefaults() {
-	if o.Rounds == 0 {
-		o.Rounds = 5
-	}
-	if o.Seed == 0 {
-		o.Seed = bench.NewSeed()
-	}
-	if len(o.Parts) == 0 {
-		o.Parts = Parts()
-	}
-	if o.Sample == 0 {
-		o.Sample = 3 * time.Second
-	}
-	if o.Room == 0 {
-		o.Room = 1 << 30
-	}
-	if o.Tuning == "" {
-		o.Tuning = dmcrypt.Throughput
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Progress == nil {
-		o.Progress = func(string, ...any) {}
-	}
 }
 
 // Check returns an error if the choice is not valid.
@@ -86,7 +57,6 @@ const (
 
 // Estimate returns the approximate duration of the measurements, without the machine's start.
 func (o Options) Estimate() time.Duration {
-	o.setDefaults()
 	var sum, filling time.Duration
 	for _, l := range limits {
 		for _, t := range tasks() {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
@@ -16,14 +18,18 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
+func usual(t *testing.T) Options {
+	return Options{Choice: suite.Choice{Rounds: 5, Parts: Parts()}, Sample: 3 * time.Second,
+		Room: 1 << 30, Tuning: dmcrypt.Throughput, Dir: t.TempDir()}
+}
+
 // A result with invented values for all disks has every case that the gates need, and its report
 // can be written.
 func TestEveryGateIsMeasured(t *testing.T) {
 	for _, platform := range []string{bench.Emulated, bench.VM} {
-		s := &run{Options: Options{Dir: t.TempDir()}, Run: &suite.Run{Result: &bench.Result{
+		s := &run{Options: usual(t), Run: &suite.Run{Result: &bench.Result{
 			Schema: bench.Schema, Platform: platform, Kernel: "6.1", CPUs: 2,
 			Started: time.Unix(1, 0)}}}
-		s.setDefaults()
 		s.disks = newDisks(s.Options)
 		s.Result.Cases = append(madeUp(t, s.disks), stageCases(t)...)
 		var err error
@@ -38,15 +44,11 @@ func TestEveryGateIsMeasured(t *testing.T) {
 			t.Errorf("%s: %s: %s", platform, g.Name, g.Got)
 		}
 
-		if err := s.Result.Validate(); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, s.Result.Validate())
 		var md strings.Builder
 		rep := s.Report()
 		rep.Result, rep.Labels = s.Result, labels()
-		if err := rep.Markdown(&md); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, rep.Markdown(&md))
 
 		for _, c := range s.Result.Cases {
 			if _, ok := rep.Labels[c.Name]; !ok {
@@ -70,9 +72,7 @@ func madeUp(t *testing.T, disks []*sideDisk) []bench.Case {
 				}
 			}
 			cases, err := r.cases()
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			out = append(out, cases...)
 		}
 	}
@@ -84,9 +84,7 @@ func stageCases(t *testing.T) []bench.Case {
 	var out []bench.Case
 	for _, name := range []string{caseNew, caseExisting} {
 		c, err := bench.NewCase(name, 0, bench.Millisecond, []float64{400}, []float64{900}, sideCrypt)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		out = append(out, c)
 	}
 	return out
@@ -94,8 +92,7 @@ func stageCases(t *testing.T) []bench.Case {
 
 // Each task has one job per quantity, and each job fits into a side's part of the disk.
 func TestTasks(t *testing.T) {
-	o := Options{}
-	o.setDefaults()
+	o := usual(t)
 	seen := map[string]bool{}
 	for _, task := range tasks() {
 		jobs := task.jobs(o, "/dev/x", o.Room)
@@ -127,9 +124,7 @@ func TestAlike(t *testing.T) {
 		"sector_size:4096 submit_from_crypt_cpus\n"
 	const stock = "0 2101248 crypt aes-xts-plain64 :64:logon:cryptsetup:2-d0 0 254:3 8192 2 " +
 		"submit_from_crypt_cpus sector_size:4096\n"
-	if err := alike(ours + stock); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, alike(ours+stock))
 	for name, tables := range map[string]string{
 		"one":       ours,
 		"no flags":  ours + strings.Replace(stock, " 2 submit_from_crypt_cpus", " 1", 1),
@@ -167,8 +162,7 @@ func TestCutShort(t *testing.T) {
 // Figures that are compared with cryptsetup on the disk without limits are measured freeTurns times
 // per round, and that disk is filled before.
 func TestTheFreeDisk(t *testing.T) {
-	o := Options{Dir: t.TempDir()}
-	o.setDefaults()
+	o := usual(t)
 	for _, d := range newDisks(o) {
 		if (d.IOPS == 0) != (d.name == free) {
 			t.Errorf("%s: %d IOPS", d.name, d.IOPS)

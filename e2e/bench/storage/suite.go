@@ -37,7 +37,6 @@ type run struct {
 // judged by the gates of the machine's platform. If a part fails or ctx ends, Run returns an error
 // beside the report, which lists the part as skipped. Run needs root.
 func Run(ctx context.Context, o Options) (*report.Report, error) {
-	o.setDefaults()
 	return benchmark.Run(ctx, o.Choice, func(ctx context.Context, r *suite.Run) (*run, error) {
 		s := &run{Options: o, Run: r, disks: newDisks(o)}
 		s.Labels = labels()

@@ -71,7 +71,8 @@ func daemons() []session.Case {
 			Needs: []session.Need{session.TwoWorkers}, Limit: 8 * time.Minute,
 			Run: nodes.DaemonRolled},
 		{Name: "policy-rolled", About: "veild is rolled with network policies in force; " +
-			"forbidden connections are never answered", Needs: lots, Limit: 16 * time.Minute,
+			"forbidden connections are never answered; veilctl shows drops, flows, a try and a " +
+			"report of all nodes", Needs: lots, Limit: 20 * time.Minute,
 			Beyond: "it rolls daemons three times", Run: pods.PolicyRolled},
 		{Name: "key-replaced", About: "a node gets another key while flows run", Needs: lots,
 			Limit: 6 * time.Minute, Beyond: "it restarts daemons", Run: nodes.KeyReplaced},
@@ -127,8 +128,8 @@ func last() []session.Case {
 }
 
 // List prints a line per case with its name and description.
-func List(w io.Writer) {
-	for _, c := range Cases() {
+func List(w io.Writer, cases []session.Case) {
+	for _, c := range cases {
 		long := ""
 		if c.Long != "" {
 			long = " (full run: " + c.Long + ")"

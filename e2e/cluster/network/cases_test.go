@@ -2,13 +2,17 @@ package network
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/e2e/cluster/network/nodes"
 )
 
 func TestCasesAreWellFormed(t *testing.T) {
 	seen := map[string]bool{}
-	for _, c := range Cases() {
+	all := slices.Concat(Cases(), ReleaseCases(nodes.Releases{})[1:])
+	for _, c := range all {
 		if c.Name == "" || c.About == "" || c.Limit == 0 || c.Run == nil || seen[c.Name] ||
 			strings.ToLower(c.Name) != c.Name {
 			t.Errorf("case %+v", c)
@@ -16,8 +20,8 @@ func TestCasesAreWellFormed(t *testing.T) {
 		seen[c.Name] = true
 	}
 	var out bytes.Buffer
-	List(&out)
-	if strings.Count(out.String(), "\n") != len(Cases()) {
+	List(&out, all)
+	if strings.Count(out.String(), "\n") != len(all) {
 		t.Errorf("the list:\n%s", out.String())
 	}
 }

@@ -48,9 +48,7 @@ func TestChosen(t *testing.T) {
 func TestTakeOverSteps(t *testing.T) {
 	text := filetest.Read(t, "../../../docs/"+document)
 	move, done, err := takeOverSteps(string(text), "pvc-x", "one", "two")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, want := range []string{"kubectl delete node one", "patch veilvolume pvc-x", `"to":"two"`,
 		"delete pv pvc-x", `.values = ["two"]`} {
 		if !strings.Contains(move, want) {

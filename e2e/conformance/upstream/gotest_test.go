@@ -9,15 +9,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 func TestParseGoTest(t *testing.T) {
 	b := filetest.Read(t, "testdata/gotest.txt")
 	got, err := ParseGoTest(bytes.NewReader(b), "TestConformance")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	const took = 1500 * time.Millisecond
 	want := []Outcome{

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -25,9 +26,7 @@ func TestVerbs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, err := newNode(settings{dir: t.TempDir(), tuning: string(dmcrypt.Latency)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			_, err = n.do(t.Context(), strings.Fields(tt.line))
 			if (err == nil) != (tt.wantErr == "") ||
 				err != nil && !strings.Contains(err.Error(), tt.wantErr) {
@@ -41,20 +40,12 @@ func TestVerbs(t *testing.T) {
 func TestKeys(t *testing.T) {
 	s := settings{dir: t.TempDir(), tuning: string(dmcrypt.Throughput)}
 	n, err := newNode(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	first, err := n.keys.KeyID(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := keyring.CreateFile(n.keyPath(2)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
+	errtest.Must(t, keyring.CreateFile(n.keyPath(2)))
 
-	if err := n.readKeys(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.readKeys())
 	if id, err := n.keys.KeyID(t.Context()); id == first || err != nil || len(n.keys) != 2 {
 		t.Errorf("%d keys, the newest is %s, %v; the first was %s", len(n.keys), id, err, first)
 	}

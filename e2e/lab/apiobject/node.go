@@ -2,19 +2,25 @@ package apiobject
 
 import (
 	"context"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
 	"github.com/kubeveil/kubeveil/pkg/kube/veilnode"
 )
 
-var veilNodes = schema.GroupVersionResource{Group: veilnode.Group, Version: veilnode.Version,
+// VeilNodes is the resource of VeilNodes.
+var VeilNodes = schema.GroupVersionResource{Group: veilnode.Group, Version: veilnode.Version,
 	Resource: veilnode.Resource}
+
+var siteNodes = VeilNodes.GroupVersion().WithResource(object.SiteNodeResource)
 
 // RegisterNode creates a Node that is Ready, like a kubelet and the controller that assigns pod
 // CIDRs.
@@ -61,29 +67,58 @@ func (c Client) AddNode(ctx context.Context, n cluster.Node) error {
 		return err
 	}
 
-	var keys, endpoints, prefixes []any
-	for _, k := range n.Claim.Keys {
-		keys = append(keys, map[string]any{"epoch": int64(k.Epoch), "publicKey": k.Public.String()})
-	}
-	for _, e := range n.Claim.Endpoints {
-		endpoints = append(endpoints, e.String())
-	}
-	for _, p := range n.Claim.PodPrefixes {
-		prefixes = append(prefixes, p.String())
+	spec := specOf(n.Claim)
+	if n.Claim.MTU != 0 {
+		spec["mtu"] = int64(n.Claim.MTU)
 	}
 	v := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": veilnode.Group + "/" + veilnode.Version, "kind": "VeilNode",
 		"metadata": map[string]any{"name": n.Name, "ownerReferences": []any{map[string]any{
 			"apiVersion": "v1", "kind": "Node", "name": n.Name, "uid": string(node.UID)}}},
-		"spec": map[string]any{"keys": keys, "endpoints": endpoints, "podPrefixes": prefixes},
+		"spec": spec,
 	}}
-	_, err = c.Dynamic.Resource(veilNodes).Create(ctx, v, metav1.CreateOptions{})
+	_, err = c.Dynamic.Resource(VeilNodes).Create(ctx, v, metav1.CreateOptions{})
+	return err
+}
+
+// specOf returns the spec of a VeilNode with a claim.
+func specOf(c *cluster.Claim) map[string]any {
+	var keys, endpoints, prefixes []any
+	for _, k := range c.Keys {
+		keys = append(keys, map[string]any{"epoch": int64(k.Epoch), "publicKey": k.Public.String()})
+	}
+	for _, e := range c.Endpoints {
+		endpoints = append(endpoints, e.String())
+	}
+	for _, p := range c.PodPrefixes {
+		prefixes = append(prefixes, p.String())
+	}
+	return map[string]any{"keys": keys, "endpoints": endpoints, "podPrefixes": prefixes}
+}
+
+// PutSiteNode creates or replaces the SiteNode of a node with a claim. The name of n has the site.
+func (c Client) PutSiteNode(ctx context.Context, n cluster.Node) error {
+	spec := specOf(n.Claim)
+	var addrs []any
+	for _, a := range n.Addresses {
+		addrs = append(addrs, a.String())
+	}
+	spec["addresses"] = addrs
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": siteNodes.GroupVersion().String(), "kind": object.SiteNodeKind,
+		"metadata": map[string]any{"name": strings.Replace(n.Name, "/", ".", 1)}, "spec": spec}}
+	all := c.Dynamic.Resource(siteNodes)
+	err := all.Delete(ctx, o.GetName(), metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	_, err = all.Create(ctx, o, metav1.CreateOptions{})
 	return err
 }
 
 // DeleteNode deletes the Node and the VeilNode called name.
 func (c Client) DeleteNode(ctx context.Context, name string) error {
-	if err := c.Dynamic.Resource(veilNodes).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+	if err := c.Dynamic.Resource(VeilNodes).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return err
 	}
 	return c.Kubernetes.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})

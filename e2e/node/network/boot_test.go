@@ -8,6 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // Between a reboot and the start of veild, processes of the host could send packets for pods of
@@ -22,9 +23,7 @@ func TestHostProcessesOfARebootedNodeAreClosed(t *testing.T) {
 	nodetest.Meet(ctx, t, pods[0], pods[1])
 	node := l.Nodes()[1]
 	crash(t, node)
-	if err := node.Boot(ctx, false); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, node.Boot(ctx, false))
 
 	tryAll(ctx, []traffic.Place{node}, pods[0].Addrs, time.Second, func(to netip.Addr,
 		proto string) {

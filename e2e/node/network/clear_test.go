@@ -8,6 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
@@ -56,9 +57,7 @@ func TestOracleSeesTheClearNetwork(t *testing.T) {
 			pods := nodetest.EchoPods(ctx, t, l)
 			talk(ctx, t, pods[0], pods[1])
 			result, err := l.Finish()
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			t.Logf("%d frames, %d plaintext: %v", result.Frames, result.Plaintext, result.Kinds)
 			if result.Dropped != 0 || result.Kinds[leak.LeakCanary] == 0 ||
 				result.Kinds[leak.LeakAddress] == 0 {

@@ -46,9 +46,7 @@ cp %[2]s/veild %[2]s/veil-wg %[1]s/usr/local/bin/
 cp %[2]s/veil %[2]s/host-local %[2]s/loopback %[2]s/bandwidth %[2]s/portmap %[1]s/opt/cni/bin/
 echo old >%[3]s/host-local
 `, c.root, bin, binDir)
-	if _, err := n.Exec(ctx, "bash", "-c", script); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(n.Exec(ctx, "bash", "-c", script)))
 	c.kubeletFiles(ctx, t, l)
 	return c
 }
@@ -194,9 +192,7 @@ func (c containers) startOf(ctx context.Context, t *testing.T, ds *unstructured.
 	t.Helper()
 	p, err := c.node.Start(ctx, "unshare", "--mount", "--propagation", "slave", "bash", "-c",
 		c.script(t, ds, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return p
 }
 
@@ -205,9 +201,7 @@ func (c containers) run(ctx context.Context, t *testing.T, file, name string) st
 	t.Helper()
 	out, err := c.node.Exec(ctx, "unshare", "--mount", "--propagation", "slave", "bash", "-c",
 		c.script(t, daemonSet(t, file), name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return string(out)
 }
 

@@ -33,9 +33,7 @@ func TestMaker(t *testing.T) {
 	l, err := lab.New(t.Context(), lab.Options{Nodes: -1, NoAPIServer: true, Dir: dir})
 	errtest.Must(t, err)
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, l.Close())
 	})
 	p, err := l.Outside.Start(t.Context(), "sleep", "600")
 	errtest.Must(t, err)
@@ -64,9 +62,7 @@ func TestCrashLeavesNothingRunning(t *testing.T) {
 	maker.Env = append(os.Environ(), makerEnv+"="+filepath.Join(t.TempDir(), "lab"))
 	var stderr bytes.Buffer
 	maker.Stderr = &stderr
-	if _, err := maker.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(maker.StdinPipe()))
 	stdout, err := maker.StdoutPipe()
 	errtest.Must(t, err)
 	errtest.Must(t, maker.Start())

@@ -195,9 +195,7 @@ func startVeild(ctx context.Context, t *testing.T, n *lab.Node, program string) 
 	} else {
 		p, err = n.Start(ctx, program, "--config", "/etc/kubeveil/veild.yaml")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	applied(ctx, t, n)
 	return p
 }
@@ -313,18 +311,14 @@ func killDevice(ctx context.Context, t *testing.T, n *lab.Node) {
 		}
 		return killed.Kill() // an error means that it has just ended: retry with its successor
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	err = lab.Until(ctx, 10*time.Second, func() error {
 		if p, err := find(); err == nil && p.Pid == killed.Pid {
 			return fmt.Errorf("%s: process %d is there after SIGKILL", n.Name, p.Pid)
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }
 
 // After a worker was killed, its device, routes, keys and peers are restored directly, even if

@@ -27,31 +27,32 @@ type dropCases struct {
 	port uint16
 }
 
-// send sends a datagram from the link of web.
-func (d *dropCases) send(ctx context.Context, t *testing.T, src, dst netip.Addr) {
+// send sends a datagram from the link of web and returns its source port.
+func (d *dropCases) send(ctx context.Context, t *testing.T, src, dst netip.Addr) uint16 {
 	t.Helper()
 	own, _ := nodetest.LinkOf(ctx, t, d.web, "eth0")
-	d.inject(ctx, t, d.web, "eth0", nodetest.Datagram{From: own,
+	return d.inject(ctx, t, d.web, "eth0", nodetest.Datagram{From: own,
 		To: nodetest.GatewayOf(ctx, t, d.web), Src: src, Dst: dst})
 }
 
 func (d *dropCases) inject(ctx context.Context, t *testing.T, at traffic.Place, link string,
-	p nodetest.Datagram) {
+	p nodetest.Datagram) uint16 {
 	t.Helper()
 	d.port++
 	p.SrcPort, p.DstPort, p.Payload = d.port, traffic.SinkPort, []byte("01234567"+d.Canary)
 	nodetest.Inject(ctx, t, at, link, p.Frame())
+	return d.port
 }
 
-// shown checks that veilctl drops shows the last datagram of web with this reason, source and
-// destination, and with the peer node, which is "" for addresses outside the cluster.
-func (d *dropCases) shown(ctx context.Context, t *testing.T, reason string, src, dst netip.Addr,
-	peer string) {
+// shown checks that veilctl drops shows the datagram of web with this source port, and with this
+// reason, source, destination and peer node. The peer is "" for addresses outside the cluster.
+func (d *dropCases) shown(ctx context.Context, t *testing.T, reason string, port uint16,
+	src, dst netip.Addr, peer string) {
 	t.Helper()
 	nodetest.ShowsDrop(ctx, t, d.Lab, d.node, "--pod shop/web-0",
 		func(p telemetry.DroppedPacket) bool {
 			return p.Reason == reason && p.SrcPod == "shop/web-0" && p.Src == src && p.Dst == dst &&
-				p.SrcPort == d.port && p.DstPort == traffic.SinkPort && p.Protocol == "udp" &&
+				p.SrcPort == port && p.DstPort == traffic.SinkPort && p.Protocol == "udp" &&
 				p.Peer == peer
 		})
 }
@@ -66,9 +67,7 @@ func TestDroppedPacketsAreNamed(t *testing.T) {
 	var err error
 	d.web, err = d.node.AddPod(ctx, "web", lab.PodOptions{Object: &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "uid-of-web-0"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	d.peer = nodetest.EchoPod(ctx, t, l.Nodes()[1], "echo")
 	nodetest.EchoAt(ctx, t, d.web)
 	nodetest.Meet(ctx, t, d.web, d.peer)
@@ -76,8 +75,8 @@ func TestDroppedPacketsAreNamed(t *testing.T) {
 	for _, src := range []netip.Addr{d.peer.Addr(false), d.peer.Addr(true),
 		netip.MustParseAddr("fe80::1234")} {
 		dst := d.peer.Addr(src.Is6())
-		d.send(ctx, t, src, dst)
-		d.shown(ctx, t, "pod_spoofed_source", src, dst, d.peer.Node.Name)
+		port := d.send(ctx, t, src, dst)
+		d.shown(ctx, t, "pod_spoofed_source", port, src, dst, d.peer.Node.Name)
 	}
 	d.pastTheTunnel(ctx, t)
 	d.deletedNode(ctx, t)
@@ -91,18 +90,24 @@ func TestDroppedPacketsAreNamed(t *testing.T) {
 			t.Errorf("%s: %v", args, err)
 		}
 	}
+	out := nodetest.Run(ctx, t, d.node, l.Program("veilctl"), "drops", "-o", "json")
+	if strings.Contains(out, d.Canary) {
+		t.Error("veilctl drops shows payload")
+	}
 	noSecrets(ctx, t, l, nil)
 	nodetest.NoLeaks(t, l)
 }
 
-// pastTheTunnel adds a route that bypasses the tunnel. At the drop, the source is already the
-// node's own address, so the pod follows from the link.
+// pastTheTunnel adds routes that bypass the tunnel. At the drop, the source is already the node's
+// own address, so the pod follows from the link.
 func (d *dropCases) pastTheTunnel(ctx context.Context, t *testing.T) {
 	t.Helper()
 	routes := pastRoutes(d.peer, "eth0")
 	errtest.Must(t, d.node.IP(ctx, routes...))
-	d.send(ctx, t, d.web.Addr(false), d.peer.Addr(false))
-	d.shown(ctx, t, "pod_to_range", d.node.Addrs[0], d.peer.Addr(false), d.peer.Node.Name)
+	for i, to := range d.peer.Addrs {
+		port := d.send(ctx, t, d.web.Addrs[i], to)
+		d.shown(ctx, t, "pod_to_range", port, d.node.Addrs[i], to, d.peer.Node.Name)
+	}
 	removeRoutes(ctx, t, d.node, routes)
 }
 
@@ -126,27 +131,41 @@ func (d *dropCases) deletedNode(ctx context.Context, t *testing.T) {
 
 // flushed sends while nftables is flushed and veild is stopped, so that it repairs nothing. Only
 // BPF programs drop the packets then. The second datagram has no mark, and another program
-// translates its source.
+// translates its source. Each is sent by both address families.
 func (d *dropCases) flushed(ctx context.Context, t *testing.T) {
+	t.Helper()
+	outside := d.OutsideAddrs()
+	ports := d.sendUnrepaired(ctx, t, outside, func() {})
+	for i, to := range outside {
+		d.shown(ctx, t, "src_in_range", ports[i], d.web.Addrs[i], to, "")
+	}
+	nodetest.WaitReady(ctx, t, d.node)
+
+	peer := d.peer.Node
+	ports = d.sendUnrepaired(ctx, t, peer.Addrs, func() {
+		foreign(ctx, t, d.node, "foreign_masquerade", foreignMasquerade)
+	})
+	for i, to := range peer.Addrs {
+		d.shown(ctx, t, "pod_mark_lost", ports[i], d.node.Addrs[i], to, peer.Name)
+	}
+	nodetest.WaitReady(ctx, t, d.node)
+	nodetest.Run(ctx, t, d.node, "nft", "delete table inet foreign_masquerade")
+}
+
+// sendUnrepaired sends a datagram of web to each address of to, while veild is stopped and nftables
+// has no rules but those that change adds. It returns the source ports.
+func (d *dropCases) sendUnrepaired(ctx context.Context, t *testing.T, to []netip.Addr,
+	change func()) (ports []uint16) {
 	t.Helper()
 	veild := d.node.Program("veild")
 	errtest.Must(t, veild.Signal(syscall.SIGSTOP))
 	nodetest.Run(ctx, t, d.node, "nft", "flush ruleset")
-	src, outside := d.web.Addr(false), d.OutsideAddrs()[0]
-	d.send(ctx, t, src, outside)
+	change()
+	for i, addr := range to {
+		ports = append(ports, d.send(ctx, t, d.web.Addrs[i], addr))
+	}
 	errtest.Must(t, veild.Signal(syscall.SIGCONT))
-	d.shown(ctx, t, "src_in_range", src, outside, "")
-	nodetest.WaitReady(ctx, t, d.node)
-
-	errtest.Must(t, veild.Signal(syscall.SIGSTOP))
-	nodetest.Run(ctx, t, d.node, "nft", "flush ruleset")
-	foreign(ctx, t, d.node, "foreign_masquerade", foreignMasquerade)
-	to := d.peer.Node.Addrs[0]
-	d.send(ctx, t, src, to)
-	errtest.Must(t, veild.Signal(syscall.SIGCONT))
-	d.shown(ctx, t, "pod_mark_lost", d.node.Addrs[0], to, d.peer.Node.Name)
-	nodetest.WaitReady(ctx, t, d.node)
-	nodetest.Run(ctx, t, d.node, "nft", "delete table inet foreign_masquerade")
+	return ports
 }
 
 // whileAway sends packets with a pod's address from outside, one of them while veild is away.

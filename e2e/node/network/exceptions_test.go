@@ -11,6 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -119,9 +120,7 @@ func secondInterface(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.
 	var addrs []netip.Addr
 	for _, p := range pods {
 		added, err := p.AddLink(ctx, "net1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		addrs = nil
 		for _, a := range added {
 			addrs = append(addrs, a.Addr())

@@ -50,9 +50,7 @@ func TestGuardOnLinks(t *testing.T) {
 	n1 := l.Nodes()[0]
 	t.Run("a second link to the underlay", func(t *testing.T) {
 		began := time.Now()
-		if _, err := n1.AddLink(ctx, "eth1"); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errtest.Of(n1.AddLink(ctx, "eth1")))
 		guarded(ctx, t, n1, "eth1")
 		t.Logf("guarded within %v", time.Since(began).Round(time.Millisecond))
 	})
@@ -78,9 +76,7 @@ func TestGuardOnLinks(t *testing.T) {
 		nodetest.KillProgram(ctx, t, n1, "veild")
 
 		// Without a daemon, no BPF program is attached to the new link. Only nftables protects it.
-		if _, err := n1.AddLink(ctx, "eth2"); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errtest.Of(n1.AddLink(ctx, "eth2")))
 		routes := pastRoutes(pods[1], "eth2")
 		errtest.Must(t, n1.IP(ctx, routes...))
 
@@ -219,9 +215,7 @@ func segmentRoutes(l *lab.Lab, p *lab.Pod) []string {
 func removeRoutes(ctx context.Context, t *testing.T, n *lab.Node, routes []string) {
 	t.Helper()
 	for _, r := range routes {
-		if err := n.IP(ctx, "route del"+r[len("route add"):]); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, n.IP(ctx, "route del"+r[len("route add"):]))
 	}
 }
 

@@ -288,9 +288,7 @@ func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
 		t.Error("a pod was added although the tunnel has no port")
 	}
 	errtest.Must(t, taken.Kill(ctx))
-	if err := n.WaitReady(ctx); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, n.WaitReady(ctx))
 }
 
 // readOnlyCNI makes /etc/cni read-only for veild, and checks that only this is reported and broken.
@@ -311,9 +309,7 @@ func readOnlyCNI(ctx context.Context, t *testing.T, n *lab.Node) {
 		t.Errorf("CNI configuration %v (%v), ready %v", has, err, s.Ready)
 	}
 	nodetest.Run(ctx, t, n, "mount", "-o", "remount,bind,rw", "/etc/cni")
-	if err := n.WaitReady(ctx); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, n.WaitReady(ctx))
 }
 
 // waitProblem waits until a node's veild reports a problem that contains some words.

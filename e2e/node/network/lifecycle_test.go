@@ -19,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -59,15 +60,13 @@ func closed(ctx context.Context, t *testing.T, n *lab.Node, when string) {
 func podLinks(ctx context.Context, t *testing.T, n *lab.Node) string {
 	t.Helper()
 	out, err := n.Exec(ctx, "ip", "-br", "link", "show", "type", "veth")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return string(out)
 }
 
 // keyOf returns the key that a node uses for a peer, or the zero key if it has none.
 func keyOf(ctx context.Context, at *lab.Node, peer string) (wgkey.Public, error) {
-	s, err := telemetry.Fetch(ctx, at.Path(abi.AdminSocket))
+	s, err := admin.Fetch(ctx, at.Path(abi.AdminSocket))
 	if err != nil {
 		return wgkey.Public{}, err
 	}
@@ -90,9 +89,7 @@ func takesKey(ctx context.Context, t *testing.T, at, peer *lab.Node, old wgkey.P
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }
 
 // After a reboot, a node has its CNI configuration on disk, but accepts no pod before its guard is
@@ -132,9 +129,7 @@ func TestReboot(t *testing.T) {
 	nodetest.Meet(ctx, t, a, again)
 	t.Logf("traffic flows %v after veild was started", time.Since(began).Round(time.Millisecond))
 	talk(ctx, t, a, again)
-	if err := source.Term(ctx); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, source.Term(ctx))
 
 	nodetest.NoLeaks(t, l)
 }
@@ -147,16 +142,12 @@ func newPodsTalkAtOnce(ctx context.Context, t *testing.T, n *lab.Node, b *lab.Po
 		p := nodetest.AddPod(ctx, t, n, fmt.Sprintf("new-%d", i))
 		source := nodetest.Source(ctx, t, p, b.Addr(six), interval)
 
-		if err := sink.WaitLine(ctx, "received 101", 10*time.Second); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, sink.WaitLine(ctx, "received 101", 10*time.Second))
 
 		var sent struct{ Sent, Failed uint64 }
 		var got traffic.Drained
-		if err := errors.Join(source.Result(ctx, &sent), sink.Result(ctx, &got),
-			p.Del(ctx)); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, errors.Join(source.Result(ctx, &sent), sink.Result(ctx, &got),
+			p.Del(ctx)))
 
 		t.Logf("ADD took %v; %d sent, %d refused, %d missing", p.Added.Round(time.Millisecond),
 			sent.Sent, sent.Failed, got.Missing)
@@ -226,9 +217,7 @@ func TestAddressOfADeletedPod(t *testing.T) {
 		})
 		unreached(ctx, a, n1, addrs)
 		n3, err := l.AddNodeFor(ctx, n2.PodPrefixes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		nodetest.WaitReady(ctx, t, n3)
 		next := nodetest.AddPod(ctx, t, n3, "next")
 		if !slices.Equal(next.Addrs, addrs) {
@@ -240,9 +229,7 @@ func TestAddressOfADeletedPod(t *testing.T) {
 		}
 	})
 	for _, s := range sources {
-		if err := s.Term(ctx); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, s.Term(ctx))
 	}
 	nodetest.NoLeaks(t, l)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -39,9 +40,7 @@ func anotherConflist(ctx context.Context, t *testing.T, l *lab.Lab, a, b *lab.Po
 	}
 
 	nodetest.Meet(ctx, t, a, b)
-	if err := os.Remove(other); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Remove(other))
 
 	nodetest.WaitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {
 		if !s.Ready || len(s.Problems) > 0 {
@@ -51,10 +50,6 @@ func anotherConflist(ctx context.Context, t *testing.T, l *lab.Lab, a, b *lab.Po
 	})
 
 	// The lab's own runtime would take it, too.
-	if err := os.Remove(delegating); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.WaitReady(ctx); err != nil {
-		t.Error(err)
-	}
+	errtest.Must(t, os.Remove(delegating))
+	errtest.Check(t, n.WaitReady(ctx))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -60,11 +61,7 @@ func useAsOutlet(ctx context.Context, t *testing.T, outlet, n *lab.Node, to []ne
 	for _, a := range to {
 		request += fmt.Sprintf("allowed_ip=%s\n", netip.PrefixFrom(a, a.BitLen()))
 		line := fmt.Sprintf("route replace %s dev veil0 table %d", a, abi.TablePod)
-		if err := n.IP(ctx, line); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, n.IP(ctx, line))
 	}
-	if _, err := uapi(n, request+"\n"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(uapi(n, request+"\n")))
 }

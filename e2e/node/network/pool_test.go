@@ -1,7 +1,11 @@
 package network_test
 
 import (
+	"bytes"
+	"context"
+	"fmt"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,12 +14,25 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
+// stopped waits until a process is stopped.
+func stopped(ctx context.Context, t *testing.T, pid int) {
+	t.Helper()
+	errtest.Must(t, lab.Until(ctx, 10*time.Second, func() error {
+		stat := filetest.Read(t, fmt.Sprintf("/proc/%d/stat", pid))
+		if !bytes.Contains(stat, []byte(") T ")) {
+			return fmt.Errorf("process %d is not stopped: %s", pid, stat)
+		}
+		return nil
+	}))
+}
+
 // A lab that gets the control plane of an earlier lab finds none of its objects: Node, VeilNode,
-// namespace, pods with and without a finalizer. A control plane whose own objects a lab has changed
-// goes to no other lab.
+// namespace, pods with and without a finalizer. Between the two labs, it is stopped. A control plane
+// whose own objects a lab has changed goes to no other lab.
 func TestNextLabHasNoObjectsOfTheLabBefore(t *testing.T) {
 	t.Parallel()
 	nodetest.WaitTurn(t)
@@ -51,6 +68,7 @@ func TestNextLabHasNoObjectsOfTheLabBefore(t *testing.T) {
 	}
 	server := first.Control.APIServer.PID()
 	finish(first)
+	stopped(ctx, t, server)
 
 	second := begin()
 	if got := second.Control.APIServer.PID(); got != server {

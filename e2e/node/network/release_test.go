@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -108,14 +109,10 @@ func (m *mixed) run(ctx context.Context, n *lab.Node, bin string, programs ...st
 				m.t.Fatalf("%s: stop %s: %v", n.Name, name, err)
 			}
 		}
-		if _, err := n.StartProgram(ctx, name); err != nil {
-			m.t.Fatal(err)
-		}
+		errtest.Must(m.t, errtest.Of(n.StartProgram(ctx, name)))
 	}
 	// The marker and veild give the plugin the state of the program that runs now.
-	if err := n.WaitReady(ctx); err != nil {
-		m.t.Fatal(err)
-	}
+	errtest.Must(m.t, n.WaitReady(ctx))
 }
 
 // check requires that every program is alive and reports no problem of formats. It also requires
@@ -130,9 +127,7 @@ func (m *mixed) check(ctx context.Context, when string) {
 		if err != nil {
 			m.t.Fatalf("%s: %v", when, err)
 		}
-		if _, err := traffic.Echo(ctx, p); err != nil {
-			m.t.Fatal(err)
-		}
+		errtest.Must(m.t, errtest.Of(traffic.Echo(ctx, p)))
 
 		nodetest.Meet(ctx, m.t, m.pods[1-i], p)
 		if err := p.Del(ctx); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -36,9 +37,7 @@ func noSecrets(ctx context.Context, t *testing.T, l *lab.Lab, earlier map[string
 		}
 		keys[n.Name] = key
 		s, err := json.Marshal(nodetest.NodeStatus(ctx, t, n))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for what, text := range map[string][]byte{"status.json": s,
 			"metrics.txt": []byte(nodeMetrics(ctx, t, n))} {
 			filetest.Write(t, filepath.Join(n.Dir, what), text, 0o644)

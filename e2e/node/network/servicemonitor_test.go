@@ -21,6 +21,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 	"github.com/kubeveil/kubeveil/internal/netns"
 )
@@ -87,14 +88,10 @@ func TestServiceMonitor(t *testing.T) {
 
 	pod := nodetest.AddPod(ctx, t, n, "prometheus")
 	response, err := get(ctx, t, pod, address, "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	ours := 0
 	for name := range families {
 		if strings.HasPrefix(name, "kubeveil_") {
@@ -125,9 +122,7 @@ func accepted(ctx context.Context, t *testing.T, l *lab.Lab, object *unstructure
 		t.Error(err)
 	}
 	wrong := object.DeepCopy()
-	if err := unstructured.SetNestedField(wrong.Object, "x", "spec", unknown); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unstructured.SetNestedField(wrong.Object, "x", "spec", unknown))
 	if err := nodetest.DryApply(ctx, l, wrong); err == nil {
 		t.Error("a field that does not exist is accepted, so nothing was checked")
 	}

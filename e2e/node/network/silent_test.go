@@ -9,6 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -40,9 +41,7 @@ func TestPeerThatDoesNotAnswerIsSilent(t *testing.T) {
 	if m := nodeMetrics(ctx, t, n1); !strings.Contains(m, `kubeveil_peers{state="silent"} 1`) {
 		t.Errorf("the metrics do not count it")
 	}
-	if err := n2.Boot(ctx, true); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n2.Boot(ctx, true))
 
 	state(telemetry.PeerUp)
 	nodetest.NoLeaks(t, l)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // Nodes that read snapshot files carry their pods' traffic encrypted and refuse forged rows.
@@ -22,9 +23,7 @@ func TestSnapshotSourceNeedsNoAPIServer(t *testing.T) {
 	before := settledPeers(ctx, t, n1)
 	for _, f := range forgeries(l, nodetest.NodeStatus(ctx, t, n2).Devices[0].PublicKey) {
 		t.Run(f.Name, func(t *testing.T) {
-			if err := l.Announce(ctx, f.Node); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, l.Announce(ctx, f.Node))
 			incumbents(t, before, nodetest.WaitStatus(ctx, t, n1, 10*time.Second, f.refused).Peers)
 			loud(ctx, t, n1, f)
 		})

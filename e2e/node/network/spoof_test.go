@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -89,9 +90,7 @@ func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 
 	// The pod's own address is the control: that one arrives.
 	nodetest.Inject(ctx, t, a, "eth0", packet(a.Addr(false), b.Addr(false)))
-	if err := sink.WaitLine(ctx, "received 1", 5*time.Second); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, sink.WaitLine(ctx, "received 1", 5*time.Second))
 	var got traffic.Drained
 	if err := sink.Result(ctx, &got); err != nil || got.Received != 1 {
 		t.Errorf("the other pod got %+v (%v), want the one packet that was honest", got, err)
@@ -108,9 +107,7 @@ func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "without-key"}}
 	node, err := l.Control.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	keyless := []netip.Addr{netip.MustParseAddr("198.18.0.77"), netip.MustParseAddr("fd42::4d")}
 	for _, a := range keyless {

@@ -84,23 +84,15 @@ func TestInstruments(t *testing.T) {
 		if _, err := n1.AddLink(ctx, "eth1"); err != nil {
 			t.Error(err)
 		}
-		if err := l.Cap(ctx, "10mbit"); err != nil {
-			t.Error(err)
-		}
-		if err := l.Cap(ctx, ""); err != nil {
-			t.Error(err)
-		}
-		if err := n1.Unplug(ctx, true); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, l.Cap(ctx, "10mbit"))
+		errtest.Check(t, l.Cap(ctx, ""))
+		errtest.Check(t, n1.Unplug(ctx, true))
 		x := traffic.Exchange{Proto: "udp", To: n2.Addrs[0], Count: 1,
 			Timeout: 300 * time.Millisecond}
 		if _, err := traffic.Send(ctx, n1, x); err == nil {
 			t.Error("a message came through an unplugged cable")
 		}
-		if err := n1.Unplug(ctx, false); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, n1.Unplug(ctx, false))
 	})
 	result, err := l.Finish()
 	errtest.Must(t, err)

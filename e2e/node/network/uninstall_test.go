@@ -20,6 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -36,9 +37,7 @@ func TestUninstall(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	before := inventory(ctx, t, n)
 	var pods []*lab.Pod
 	install := func(nodes ...*lab.Node) {
@@ -79,9 +78,7 @@ func TestUninstall(t *testing.T) {
 		connect(ctx, t, n, netip.AddrPortFrom(pods[1].Addr(true), silentPort), "tries"),
 	}
 	t.Run("everything is taken", func(t *testing.T) { uninstall(ctx, t, n, before, true) })
-	if err := source.Kill(ctx); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, source.Kill(ctx))
 	for _, p := range open {
 		left, cancel := context.WithTimeout(ctx, 10*time.Second)
 		if err := p.Wait(left); left.Err() != nil {
@@ -95,9 +92,7 @@ func TestUninstall(t *testing.T) {
 		// Runtimes keep the configuration of a pod's ADD and call DEL with it.
 		path := filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName)
 		filetest.Write(t, path, conflist, 0o644)
-		if err := errors.Join(pods[0].Del(ctx), os.Remove(path)); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, errors.Join(pods[0].Del(ctx), os.Remove(path)))
 		// The lock of host-local, on tmpfs, comes with every call of it.
 		left := slices.DeleteFunc(difference(before, inventory(ctx, t, n)), func(line string) bool {
 			return strings.HasPrefix(line, "+ file: "+abi.RunDir)
@@ -124,12 +119,8 @@ func connect(ctx context.Context, t *testing.T, n *lab.Node, to netip.AddrPort,
 	script := fmt.Sprintf("echo tries; exec 3<>/dev/tcp/%s/%d && echo connected; while echo "+
 		"canary >&3; do sleep 0.1; done", to.Addr(), to.Port())
 	p, err := n.Start(ctx, "bash", "-c", script)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.WaitLine(ctx, ready, 10*time.Second); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
+	errtest.Must(t, p.WaitLine(ctx, ready, 10*time.Second))
 	return p
 }
 
@@ -148,14 +139,10 @@ func cleanup(ctx context.Context, n *lab.Node) (string, error) {
 // may be left, and cleaning up once more finds nothing. Without worker, veil-wg is stopped before
 // the second cleanup.
 func uninstall(ctx context.Context, t *testing.T, n *lab.Node, before []string, worker bool) {
-	if err := n.Program("veild").Term(ctx); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, n.Program("veild").Term(ctx))
 
 	stopWorker := func() {
-		if err := n.Program("veil-wg").Term(ctx); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, n.Program("veil-wg").Term(ctx))
 	}
 	if worker {
 		stopWorker()
@@ -209,9 +196,7 @@ func addRefused(ctx context.Context, t *testing.T, n *lab.Node, conflist []byte)
 	if err := n.Status(ctx); err == nil {
 		t.Error("STATUS says that the node takes pods")
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Remove(path))
 }
 
 // inventory lists everything that a program could have left on a node.
@@ -277,9 +262,7 @@ func inventory(ctx context.Context, t *testing.T, n *lab.Node) []string {
 
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	return out
 }

@@ -8,21 +8,16 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // controlPlane: the API server is real. Nodes are registered and reach it, and it keeps its data
 // when it is killed.
 func controlPlane(ctx context.Context, t *testing.T, l *lab.Lab) {
-	if err := l.Control.StopAPIServer(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Control.StartAPIServer(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Control.StopAPIServer(ctx))
+	errtest.Must(t, l.Control.StartAPIServer(ctx))
 	list, err := l.Control.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if len(list.Items) != len(l.Nodes()) {
 		t.Fatalf("nodes in the API: %d, in the lab: %d", len(list.Items), len(l.Nodes()))
 	}

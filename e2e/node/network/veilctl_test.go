@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // veilctlOnANode runs the commands of a person on a node, against the running daemon.
@@ -33,9 +34,7 @@ func veilctlOnANode(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 		t.Errorf("veilctl leakcheck: %v", err)
 	}
 
-	if err := errors.Join(source.Kill(ctx), sink.Kill(ctx)); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, errors.Join(source.Kill(ctx), sink.Kill(ctx)))
 	var seen struct{ Frames, Tunnel, Leaks, Dropped uint64 }
 	if err := json.Unmarshal(out, &seen); err != nil {
 		t.Fatalf("veilctl leakcheck: %v:\n%s", err, out)

@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // Datagram is a UDP packet in an Ethernet frame, for a raw socket. From and To are the addresses of
@@ -103,9 +104,7 @@ func Checksum(b []byte) uint16 {
 func Inject(ctx context.Context, t *testing.T, at traffic.Place, link string, frames ...[]byte) {
 	t.Helper()
 	root, err := buildtree.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, f := range frames {
 		cmd := at.Command(ctx, filepath.Join(root, "out/bin/veil-tools"), "ethernet-send",
 			"--link", link)
@@ -162,9 +161,7 @@ func GatewayOf(ctx context.Context, t *testing.T, p *lab.Pod) net.HardwareAddr {
 		t.Fatal("the pod has no permanent neighbour")
 	}
 	hw, err := net.ParseMAC(neighbours[0].LLAddr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return hw
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // HostPortOfPod is the port of a node at which PodWithHostPort publishes a pod.
@@ -24,9 +25,7 @@ func PodWithHostPort(ctx context.Context, t *testing.T, n *lab.Node) *lab.Pod {
 			ContainerPort: traffic.EchoPort, Protocol: proto})
 	}
 	p, err := n.AddPod(ctx, "published", lab.PodOptions{Ports: ports})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	EchoAt(ctx, t, p)
 	return p
 }
@@ -55,9 +54,7 @@ func HostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 
 	loopback(ctx, t, l, p)
-	if err := errors.Join(p.Del(ctx), near.Del(ctx)); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, errors.Join(p.Del(ctx), near.Del(ctx)))
 }
 
 // loopback checks that a pod with host ports cannot reach 127.0.0.1 of its node, although its link
@@ -85,21 +82,15 @@ func Bandwidth(ctx context.Context, t *testing.T, l *lab.Lab, from *lab.Pod) {
 	p, err := l.Nodes()[0].AddPod(ctx, "slow",
 		lab.PodOptions{Bandwidth: &lab.Bandwidth{IngressRate: rate, IngressBurst: 800_000,
 			EgressRate: 10 * rate, EgressBurst: 800_000}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	EchoAt(ctx, t, p)
 	s, err := traffic.Send(ctx, from, traffic.Exchange{To: p.Addr(false), Count: 1, Size: bytes,
 		Timeout: 20 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	got := float64(s.Bytes) * 8 / (s.Millis / 1000)
 	if got > 1.3*rate || got < 0.3*rate {
 		t.Errorf("%.1f Mbit/s into a pod that may have %.1f", got/1e6, rate/1e6)
 	}
 	t.Logf("%.1f Mbit/s into a pod that may have %.1f", got/1e6, rate/1e6)
-	if err := p.Del(ctx); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, p.Del(ctx))
 }

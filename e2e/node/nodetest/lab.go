@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // limit bounds the time for which a test uses its lab.
@@ -24,9 +25,7 @@ func NewLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
 	WaitTurn(t)
 
 	start, err := labs.take(t.Context(), "start", starting)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer start.Close()
 	return newLab(t, opts, limit)
 }
@@ -55,9 +54,7 @@ func newLab(t *testing.T, opts lab.Options, limit time.Duration) (context.Contex
 	opts.Log, opts.Pool = slog.New(slog.NewTextHandler(t.Output(), nil)), &controls
 
 	l, err := lab.New(ctx, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() {
 		result, err := l.Finish()
 		if err != nil {
@@ -80,9 +77,7 @@ func NoLeaks(t *testing.T, l *lab.Lab) {
 		t.Error(err)
 	}
 	t.Logf("%d frames, %d plaintext: %v", result.Frames, result.Plaintext, result.Kinds)
-	if err := result.Err(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, result.Err())
 	if result.Frames == 0 {
 		t.Error("the oracle saw no frame at all")
 	}

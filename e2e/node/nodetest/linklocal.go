@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
@@ -29,9 +30,7 @@ func LinkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, open b
 		r.Outside = append(r.Outside, netip.MustParseAddr(metadata))
 	})
 	for _, a := range []string{abi.PodGateway4, abi.TunnelAddress4, nodeCache, metadata} {
-		if err := l.Outside.IP(ctx, fmt.Sprintf("addr add %s/32 dev lo", a)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, l.Outside.IP(ctx, fmt.Sprintf("addr add %s/32 dev lo", a)))
 	}
 
 	reach := func(a string, want bool) {
@@ -56,13 +55,9 @@ func LinkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, open b
 		Timeout: time.Second})
 
 	cache := fmt.Sprintf("addr %%s %s/32 dev lo", nodeCache)
-	if err := p.Node.IP(ctx, fmt.Sprintf(cache, "add")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, p.Node.IP(ctx, fmt.Sprintf(cache, "add")))
 	reach(nodeCache, true)
-	if err := p.Node.IP(ctx, fmt.Sprintf(cache, "del")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, p.Node.IP(ctx, fmt.Sprintf(cache, "del")))
 	reach(nodeCache, false)
 
 	sendToNoHost(ctx, t, l, p)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -34,9 +35,7 @@ func AllowClients(ctx context.Context, t *testing.T, l *lab.Lab, app string) {
 	if err == nil || app == "client" {
 		_, err = policies.Create(ctx, p, metav1.CreateOptions{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }
 
 // podNumber is the number of the last pod. Parallel tests share it.
@@ -49,9 +48,7 @@ func PodName(app string) string { return fmt.Sprintf("%s-%d", app, podNumber.Add
 func StartPod(ctx context.Context, t *testing.T, n *lab.Node, app string) *lab.Pod {
 	t.Helper()
 	p, err := n.RunPod(ctx, Shop, PodName(app), map[string]string{"app": app})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return p
 }
 
@@ -105,9 +102,7 @@ func StartTries(ctx context.Context, t *testing.T, to *lab.Pod,
 	t.Helper()
 	for _, p := range from {
 		tries, err := traffic.Try(ctx, p, to.Addrs...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		running = append(running, tries)
 	}
 	return running
@@ -118,9 +113,7 @@ func NoneAnswered(ctx context.Context, t *testing.T, running []*lab.Process) {
 	t.Helper()
 	for _, p := range running {
 		var all []traffic.Tried
-		if err := p.Result(ctx, &all); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, p.Result(ctx, &all))
 		if len(all) == 0 {
 			t.Errorf("%s tried nothing", p.Name)
 		}

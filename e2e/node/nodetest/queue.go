@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -62,9 +63,7 @@ func Main(m *testing.M) int {
 func Alone(t *testing.T) {
 	t.Helper()
 	begin := time.Now()
-	if err := labs.drain(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, labs.drain())
 	logWait(t, begin)
 
 	labs.setAlone(t.Name())
@@ -74,9 +73,7 @@ func Alone(t *testing.T) {
 // NotAlone lets labs of other processes run beside the rest of a test that called Alone.
 func NotAlone(t *testing.T) {
 	t.Helper()
-	if err := labs.unlockGate(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, labs.unlockGate())
 }
 
 // WaitTurn waits until a lab may run: fewer than -parallel labs run on this machine, and no test
@@ -88,15 +85,11 @@ func WaitTurn(t *testing.T) {
 		return
 	}
 	slots, err := parallel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	begin := time.Now()
 	slot, err := labs.enter(t.Context(), slots)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { slot.Close() })
 	logWait(t, begin)
 }

@@ -79,9 +79,7 @@ func TestTestThatRunsAloneWaitsForLabsAndKeepsOthersOut(t *testing.T) {
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
-		if err := a.drain(); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, a.drain())
 	}()
 	waits(t, "a test that runs alone", drained, func() { running.Close() })
 	if err := a.drain(); err != nil { // the next one, at once
@@ -97,9 +95,7 @@ func TestTestThatRanAloneLetsOthersIn(t *testing.T) {
 	errtest.Must(t, a.drain())
 
 	waits(t, "a lab of another process", entering(t, b), func() {
-		if err := a.unlockGate(); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, a.unlockGate())
 	})
 }
 

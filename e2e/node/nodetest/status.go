@@ -8,12 +8,13 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // NodeStatus returns the status from the admin socket of a node's veild.
 func NodeStatus(ctx context.Context, t *testing.T, n *lab.Node) telemetry.Status {
 	t.Helper()
-	s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
+	s, err := admin.Fetch(ctx, n.Path(abi.AdminSocket))
 	if err != nil {
 		t.Fatalf("%s: %v", n.Name, err)
 	}
@@ -27,7 +28,7 @@ func WaitStatus(ctx context.Context, t *testing.T, n *lab.Node, limit time.Durat
 	t.Helper()
 	var s telemetry.Status
 	err := lab.Until(ctx, limit, func() (err error) {
-		if s, err = telemetry.Fetch(ctx, n.Path(abi.AdminSocket)); err != nil {
+		if s, err = admin.Fetch(ctx, n.Path(abi.AdminSocket)); err != nil {
 			return err
 		}
 		return wanted(s)

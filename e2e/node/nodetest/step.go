@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -54,9 +55,7 @@ func Run(ctx context.Context, t *testing.T, at traffic.Place, name string, args 
 func Root(t *testing.T) string {
 	t.Helper()
 	dir, err := buildtree.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return dir
 }
 
@@ -64,9 +63,7 @@ func Root(t *testing.T) string {
 func AddPod(ctx context.Context, t *testing.T, n *lab.Node, name string) *lab.Pod {
 	t.Helper()
 	p, err := n.AddPod(ctx, name, lab.PodOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return p
 }
 
@@ -81,25 +78,19 @@ func EchoPod(ctx context.Context, t *testing.T, n *lab.Node, name string) *lab.P
 // EchoAt starts an echo server in a place.
 func EchoAt(ctx context.Context, t *testing.T, at traffic.Place) {
 	t.Helper()
-	if _, err := traffic.Echo(ctx, at); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(traffic.Echo(ctx, at)))
 }
 
 // StartProgram starts a program of a node, such as veild, with the arguments of the node's boot.
 func StartProgram(ctx context.Context, t *testing.T, n *lab.Node, name string) {
 	t.Helper()
-	if _, err := n.StartProgram(ctx, name); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(n.StartProgram(ctx, name)))
 }
 
 // KillProgram kills a program of a node with SIGKILL and waits for its end.
 func KillProgram(ctx context.Context, t *testing.T, n *lab.Node, name string) {
 	t.Helper()
-	if err := n.Program(name).Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.Program(name).Kill(ctx))
 }
 
 // Reconfigure changes the given keys of veild's configuration file on a node and restarts veild.
@@ -108,14 +99,10 @@ func Reconfigure(ctx context.Context, t *testing.T, n *lab.Node, settings map[st
 	path := filepath.Join(n.Disk(), lab.ConfigFile)
 	var all map[string]any
 	err := yaml.Unmarshal(filetest.Read(t, path), &all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	maps.Copy(all, settings)
 	text, err := yaml.Marshal(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	filetest.Write(t, path, text, 0o644)
 	KillProgram(ctx, t, n, "veild")
@@ -145,9 +132,7 @@ func Source(ctx context.Context, t *testing.T, from traffic.Place, to netip.Addr
 func started(t *testing.T) func(*lab.Process, error) *lab.Process {
 	return func(p *lab.Process, err error) *lab.Process {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return p
 	}
 }
@@ -155,9 +140,7 @@ func started(t *testing.T) func(*lab.Process, error) *lab.Process {
 // WaitReady waits until a node accepts pods.
 func WaitReady(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
-	if err := n.WaitReady(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.WaitReady(ctx))
 }
 
 // Meet waits until two pods with echo servers can exchange messages. Until their nodes have each
@@ -170,9 +153,7 @@ func Meet(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 				To: pair[1].Addrs[0], Count: 1, Size: 100, Timeout: time.Second})
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 	}
 }
 

@@ -12,17 +12,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // VeilNodes is the resource of VeilNode objects.
-var VeilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1",
-	Resource: "veilnodes"}
+var VeilNodes = apiobject.VeilNodes
 
 // DaemonAccount is the service account of veild in the manifests.
 const DaemonAccount = "veild"
@@ -38,9 +38,7 @@ func ConfigAs(l *lab.Lab, token string) *rest.Config {
 func VeilNodesAs(t *testing.T, l *lab.Lab, token string) dynamic.ResourceInterface {
 	t.Helper()
 	d, err := dynamic.NewForConfig(ConfigAs(l, token))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return d.Resource(VeilNodes)
 }
 
@@ -59,9 +57,7 @@ func NewToken(ctx context.Context, t *testing.T, l *lab.Lab, account string,
 		account,
 		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 			BoundObjectRef: bound}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return r.Status.Token
 }
 
@@ -75,9 +71,7 @@ func DaemonPod(ctx context.Context, t *testing.T, l *lab.Lab, account,
 		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: account,
 			Containers: []corev1.Container{{Name: "daemon", Image: "localhost/kubeveil:dev"}}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name,
 		UID: p.UID}
 }
@@ -108,9 +102,7 @@ func PolicyInForce(ctx context.Context, t *testing.T, c dynamic.ResourceInterfac
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }
 
 // DryCreate creates an object with dry run: the API server checks it and does not store it.

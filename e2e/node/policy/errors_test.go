@@ -16,9 +16,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// Between nodes, a pod receives an ICMP error about a flow only from the flow's other end. It does
-// not receive errors from other pods of either node, even if policies allow these pods everything
-// else.
+// A pod receives an ICMP error about a flow with a pod of its own or another node only from the
+// flow's other end. It does not receive errors from other pods of either node, even if policies allow
+// these pods everything else.
 func TestErrorsComeFromTheEndOfAFlow(t *testing.T) {
 	for name, settings := range map[string]map[string]any{
 		"service proxy none": {"policy": config.PolicyKubernetes},
@@ -42,6 +42,7 @@ func TestErrorsComeFromTheEndOfAFlow(t *testing.T) {
 			nodetest.EchoAt(ctx, t, server)
 			for _, addr := range server.Addrs {
 				answers(ctx, t, server, addr, client, near, beside)
+				answers(ctx, t, server, addr, near, client, beside)
 			}
 			nodetest.NoLeaks(t, l)
 		})

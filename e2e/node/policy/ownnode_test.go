@@ -41,10 +41,8 @@ func TestOwnNode(t *testing.T) {
 	nodetest.WaitMembers(ctx, t, n1, 2)
 	reachesNode(ctx, t, "judge", open, n1, true)
 	reachesNode(ctx, t, "judge", closed, n1, false)
-	if err := n1.Program("veild").WaitLine(ctx, "a policy denied a connection",
-		10*time.Second); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, n1.Program("veild").WaitLine(ctx, "a policy denied a connection",
+		10*time.Second))
 	deniedIsNamed(ctx, t, l, closed)
 
 	restartWith(ctx, t, n1, "policyOwnNode: allow\n")
@@ -73,8 +71,8 @@ func TestOwnNode(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// deniedIsNamed sends a datagram to the node that the policy closed denies. veilctl drops must show it with its
-// pod and the policy.
+// deniedIsNamed sends a datagram to the node that the policy closed denies. veilctl drops must show
+// it with its pod and the policy.
 func deniedIsNamed(ctx context.Context, t *testing.T, l *lab.Lab, closed *lab.Pod) {
 	t.Helper()
 	const port = 4711

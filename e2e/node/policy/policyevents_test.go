@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // TestPolicyEvents has policies that deny more than is written. With the rights of the manifests,
@@ -41,9 +42,7 @@ func TestPolicyEvents(t *testing.T) {
 					MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "team",
 						Operator: metav1.LabelSelectorOpIn, Values: many}}}}}}}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	wantEvents(ctx, t, l, nodetest.Shop, p.UID, 1, n1.Name)
 
 	// Another label of the policy does not make a new revision; another spec does.

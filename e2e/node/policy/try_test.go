@@ -1,13 +1,15 @@
 package policy_test
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
@@ -48,11 +50,19 @@ func TestTriedPoliciesDoWhatWasPredicted(t *testing.T) {
 		filetest.Write(t, path, []byte(text), 0o644)
 		return path
 	}
-	suggested := veilctl("suggest", nodetest.Shop)
-	if out := veilctl("try", "-f", file("suggested.yaml", suggested)); strings.Contains(out, "ENDS") ||
-		!strings.Contains(out, ": 0 of ") {
-		t.Error("what is suggested ends flows")
+	// becomes tries until what is predicted is as wanted: each try reads pods and flows again.
+	becomes := func(what string, right func(out string) bool, args ...string) {
+		errtest.Must(t, lab.Until(ctx, 30*time.Second, func() error {
+			if out := veilctl(args...); !right(out) {
+				return fmt.Errorf("%s: %s", what, out)
+			}
+			return nil
+		}))
 	}
+	suggested := file("suggested.yaml", veilctl("suggest", nodetest.Shop))
+	becomes("what is suggested ends flows", func(out string) bool {
+		return !strings.Contains(out, "ENDS") && strings.Contains(out, ": 0 of ")
+	}, "try", "-f", suggested)
 
 	const friends = `apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -61,10 +71,9 @@ spec:
   podSelector: {matchLabels: {app: server}}
   ingress: [{from: [{podSelector: {matchLabels: {app: friend}}}]}]
 `
-	out := veilctl("try", "-n", nodetest.Shop, "-f", file("friends.yaml", friends))
-	if !strings.Contains(out, "ENDS") || !strings.Contains(out, nodetest.Shop+"/"+r.client.Name) {
-		t.Error("no flow is predicted to end")
-	}
+	becomes("no flow is predicted to end", func(out string) bool {
+		return strings.Contains(out, "ENDS") && strings.Contains(out, nodetest.Shop+"/"+r.client.Name)
+	}, "try", "-n", nodetest.Shop, "-f", file("friends.yaml", friends))
 	for _, f := range flows {
 		errtest.Must(t, f.answered())
 	}
@@ -81,15 +90,79 @@ spec:
 
 	// Samples of what is denied count for the policy, and a try of its deletion names them.
 	nodetest.PolicyAllows(ctx, t, "after the change", r.client, r.server, false)
-	errtest.Must(t, lab.Until(ctx, 30*time.Second, func() error {
-		if out := veilctl("list"); !denies.MatchString(out) {
-			return errors.New("the policy denied nothing")
+	becomes("the policy denied nothing", denies.MatchString, "list")
+	becomes("no dropped packet is predicted to pass", func(out string) bool {
+		return strings.Contains(out, "PASSES") && !strings.Contains(out, "ENDS")
+	}, "try", "--delete", "NetworkPolicy/"+nodetest.Shop+"/from")
+	nodetest.NoLeaks(t, l)
+}
+
+// adminKubeconfig writes a kubeconfig of a cluster administrator, and returns its path.
+func adminKubeconfig(t *testing.T, l *lab.Lab) string {
+	t.Helper()
+	k, tls := clientcmdapi.NewConfig(), l.Control.Config.TLSClientConfig
+	k.Clusters["c"] = &clientcmdapi.Cluster{Server: l.Control.URL(),
+		CertificateAuthorityData: tls.CAData}
+	k.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificateData: tls.CertData,
+		ClientKeyData: tls.KeyData}
+	k.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	k.CurrentContext = "c"
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	errtest.Must(t, clientcmd.WriteToFile(*k, path))
+	return path
+}
+
+// TestPoliciesAreTriedBeforeTheyAreTurnedOn tries policies on nodes that enforce none. veilctl
+// reads pods and policies with the rights of its caller, and the flows go on.
+func TestPoliciesAreTriedBeforeTheyAreTurnedOn(t *testing.T) {
+	ctx, l := nodetest.NewLab(t, lab.Options{Nodes: 2, Family: lab.Dual})
+	errtest.Must(t, l.Control.AddNamespace(ctx, nodetest.Shop))
+	r := &revocation{l: l}
+	node := l.Nodes()[0]
+	r.server = nodetest.StartPod(ctx, t, node, "server")
+	nodetest.EchoAt(ctx, t, r.server)
+	r.client = nodetest.StartPod(ctx, t, l.Nodes()[1], "client")
+	errtest.Must(t, r.put("from", "server", "friend")(ctx))
+	nodetest.PolicyBecomes(ctx, t, r.client, r.server, true)
+	var flows []*flow
+	for _, to := range r.server.Addrs {
+		flows = append(flows, r.open(t, "tcp", to))
+		errtest.Must(t, flows[len(flows)-1].answered())
+	}
+
+	admin := adminKubeconfig(t, l)
+	veilctl := func(kubeconfig string, args ...string) string {
+		out, err := node.Exec(ctx, "/usr/bin/env", append([]string{"KUBECONFIG=" + kubeconfig,
+			l.Program("veilctl"), "policy"}, args...)...)
+		text := fmt.Sprintf("%s%v", out, err)
+		t.Logf("veilctl policy %s: %s", strings.Join(args, " "), text)
+		return text
+	}
+	for _, c := range []struct{ kubeconfig, args, want string }{
+		{admin, "list", "set policy: kubernetes"},
+		{admin, "suggest shop", "write --hand-over"},
+		{admin, "try --delete NetworkPolicy/shop/from", "write --hand-over"},
+		{"/etc/kubeveil/kubeconfig", "try --hand-over", "is forbidden"},
+	} {
+		if out := veilctl(c.kubeconfig, strings.Fields(c.args)...); !strings.Contains(out, c.want) {
+			t.Errorf("%s: %q is missing", c.args, c.want)
 		}
-		return nil
-	}))
-	if out := veilctl("try", "--delete", "NetworkPolicy/"+nodetest.Shop+"/from"); !strings.Contains(out,
-		"PASSES") || strings.Contains(out, "ENDS") {
-		t.Error("no dropped packet is predicted to pass")
+	}
+
+	out := veilctl(admin, "try", "--hand-over")
+	if !strings.Contains(out, "ENDS") || !strings.Contains(out, nodetest.Shop+"/"+r.client.Name) ||
+		!strings.Contains(out, "if it enforced the 1 policies of the API server") {
+		t.Error("no flow is predicted to end")
+	}
+	draft := strings.TrimSuffix(veilctl(admin, "suggest", nodetest.Shop, "--hand-over"), "<nil>")
+	suggested := filepath.Join(t.TempDir(), "suggested.yaml")
+	filetest.Write(t, suggested, []byte(draft), 0o644)
+	out = veilctl(admin, "try", "--hand-over", "-f", suggested)
+	if !strings.Contains(out, ": 0 of ") {
+		t.Error("what is suggested, beside the policy, ends flows")
+	}
+	for _, f := range flows {
+		errtest.Must(t, f.answered())
 	}
 	nodetest.NoLeaks(t, l)
 }

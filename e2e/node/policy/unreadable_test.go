@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -58,9 +59,7 @@ func takeRight(ctx context.Context, t *testing.T, l *lab.Lab, resource string) (
 	t.Helper()
 	roles := l.Control.Client.RbacV1().ClusterRoles()
 	role, err := roles.Get(ctx, "kubeveil-veild", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	with := role.Rules
 	role.Rules = slices.DeleteFunc(slices.Clone(with), func(r rbacv1.PolicyRule) bool {
 		return slices.Contains(r.Resources, resource)
@@ -153,7 +152,5 @@ func breakConnections(ctx context.Context, t *testing.T, n *lab.Node, port uint1
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }

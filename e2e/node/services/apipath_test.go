@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -35,9 +36,7 @@ func kubernetesService(ctx context.Context, t *testing.T, l *lab.Lab) (service,
 	t.Helper()
 	s, err := l.Control.Client.CoreV1().Services("default").Get(ctx, "kubernetes",
 		metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return netip.AddrPortFrom(netip.MustParseAddr(s.Spec.ClusterIP), uint16(s.Spec.Ports[0].Port)),
 		l.Control.ServerAddr(0)
 }
@@ -82,9 +81,7 @@ func judgeAPIPath(t *testing.T, family lab.Family) {
 	ctx, l := nodetest.NewLab(t, lab.Options{Family: family, Nodes: 1, VeildConfig: map[string]any{
 		"policy":   config.PolicyKubernetes,
 		"services": map[string]any{"apiServers": []string{}}}})
-	if err := l.Control.AddNamespace(ctx, nodetest.Shop); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Control.AddNamespace(ctx, nodetest.Shop))
 
 	n := l.Nodes()[0]
 	service, server := kubernetesService(ctx, t, l)

@@ -39,9 +39,7 @@ func namedPods(ctx context.Context, t *testing.T, l *lab.Lab, ports int,
 	for i, name := range names {
 		p, err := l.Nodes()[min(i, 1)].AddPod(ctx, name, lab.PodOptions{})
 		errtest.Must(t, err)
-		if _, err := traffic.Named(ctx, p, name, ports); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errtest.Of(traffic.Named(ctx, p, name, ports)))
 		backends = append(backends, p)
 	}
 	// A pod of one node reaches a pod of the other, so the nodes have each other's keys.
@@ -70,19 +68,25 @@ func publish(ctx context.Context, t *testing.T, l *lab.Lab, name string, spec co
 	return s
 }
 
-// balance assigns a service addresses of a load balancer, as a controller of a cloud does. It
-// routes clients outside to these addresses by a node.
+// balance assigns a service addresses of a load balancer and routes clients outside to these
+// addresses by a node.
 func balance(ctx context.Context, t *testing.T, l *lab.Lab, s *corev1.Service, via *lab.Node,
 	addrs ...netip.Addr) {
+	t.Helper()
+	for _, a := range addrs {
+		errtest.Must(t, l.Outside.IP(ctx, fmt.Sprintf("route replace %s via %s", a,
+			nodeAddr(via, a.Is6()))))
+	}
+	assign(ctx, t, l, s, addrs...)
+}
+
+// assign assigns a service addresses of a load balancer, as a controller of a cloud does.
+func assign(ctx context.Context, t *testing.T, l *lab.Lab, s *corev1.Service, addrs ...netip.Addr) {
 	t.Helper()
 	s.Status.LoadBalancer.Ingress = nil
 	for _, a := range addrs {
 		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
 			corev1.LoadBalancerIngress{IP: a.String()})
-		if err := l.Outside.IP(ctx, fmt.Sprintf("route replace %s via %s", a,
-			nodeAddr(via, a.Is6()))); err != nil {
-			t.Fatal(err)
-		}
 	}
 	if _, err := l.Control.Client.CoreV1().Services("default").UpdateStatus(ctx, s,
 		metav1.UpdateOptions{}); err != nil {
@@ -110,10 +114,8 @@ func putBackends(ctx context.Context, t *testing.T, l *lab.Lab, service string, 
 	t.Helper()
 	for port := range ports {
 		for _, six := range []bool{false, true} {
-			if err := putEndpoints(ctx, l, sliceOf(service, backends, six,
-				int32(traffic.NamePort+port))); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, putEndpoints(ctx, l, sliceOf(service, backends, six,
+				int32(traffic.NamePort+port))))
 		}
 	}
 }

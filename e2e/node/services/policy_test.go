@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // Addresses of balancers, and the ports at which they check whether a node has endpoints.
@@ -253,10 +254,8 @@ func externalIPs(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
 	publish(ctx, t, l, "external", corev1.ServiceSpec{ExternalIPs: []string{addrs[0].String(),
 		addrs[1].String()}}, pods...)
 	for _, a := range addrs {
-		if err := l.Outside.IP(ctx, fmt.Sprintf("route replace %s via %s", a,
-			nodeAddr(l.Nodes()[0], a.Is6()))); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, l.Outside.IP(ctx, fmt.Sprintf("route replace %s via %s", a,
+			nodeAddr(l.Nodes()[0], a.Is6()))))
 	}
 	each(func(six bool, proto string) {
 		to := netip.AddrPortFrom(addrs[0], servicePort)
@@ -295,9 +294,7 @@ func changeService(ctx context.Context, t *testing.T, l *lab.Lab, name string,
 	t.Helper()
 	services := l.Control.Client.CoreV1().Services("default")
 	s, err := services.Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	change(s)
 	if s, err = services.Update(ctx, s, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

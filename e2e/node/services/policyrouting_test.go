@@ -18,6 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -30,9 +31,7 @@ func routedPolicyLab(t *testing.T) (context.Context, *lab.Lab) {
 		"services": map[string]any{"limits": map[string]any{"backendSlots": 1 << 16},
 			"hostRouting": config.HostRoutingEBPF},
 	}})
-	if err := l.Control.AddNamespace(ctx, nodetest.Shop); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Control.AddNamespace(ctx, nodetest.Shop))
 	return ctx, l
 }
 
@@ -150,9 +149,7 @@ func TestOutsideClientsOfPodsThatPoliciesSelect(t *testing.T) {
 
 	n := l.Nodes()[0]
 	web := nodetest.StartPod(ctx, t, n, "web")
-	if _, err := traffic.Named(ctx, web, "web", 1); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(traffic.Named(ctx, web, "web", 1)))
 	nodetest.WaitMembers(ctx, t, n, 1)
 	service := publish(ctx, t, l, "web", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, web)
 	question := func(proto string, a netip.Addr) traffic.Question {
@@ -161,7 +158,7 @@ func TestOutsideClientsOfPodsThatPoliciesSelect(t *testing.T) {
 	}
 	outside := func(when string, met bool) {
 		t.Helper()
-		expectSeen(ctx, t, when+", from outside", n, web, met, func(a netip.Addr) error {
+		expectSeen(ctx, t, when+", from outside", n, web, "tcp", met, func(a netip.Addr) error {
 			c, err := traffic.TakeCensus(ctx, l.Outside, question("tcp", a))
 			if err == nil {
 				err = everyone("web")(c)
@@ -174,9 +171,7 @@ func TestOutsideClientsOfPodsThatPoliciesSelect(t *testing.T) {
 	var kept []*lab.Process
 	for _, a := range web.Addrs {
 		p, err := traffic.Keep(ctx, l.Outside, question("tcp", a))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		kept = append(kept, p)
 	}
 
@@ -234,17 +229,25 @@ var packetsCounted = regexp.MustCompile(`packets (\d+)`)
 // have been there for a few seconds.
 func expectMet(ctx context.Context, t *testing.T, when string, from, to *lab.Pod, met bool) {
 	t.Helper()
-	expectSeen(ctx, t, fmt.Sprintf("%s, from %s", when, from.Name), from.Node, to, met,
-		func(a netip.Addr) error {
-			_, err := traffic.Send(ctx, from, traffic.Exchange{To: a})
+	expectMetBy(ctx, t, when, from, to, "tcp", met)
+}
+
+// expectMetBy is expectMet for a protocol and pods that may be on two nodes. It looks at the node of
+// from.
+func expectMetBy(ctx context.Context, t *testing.T, when string, from, to *lab.Pod, proto string,
+	met bool) {
+	t.Helper()
+	expectSeen(ctx, t, fmt.Sprintf("%s, %s from %s", when, proto, from.Name), from.Node, to, proto,
+		met, func(a netip.Addr) error {
+			_, err := traffic.Send(ctx, from, traffic.Exchange{Proto: proto, To: a})
 			return err
 		})
 }
 
-// expectSeen checks whether netfilter sees both directions of the packets that ask sends to the
-// addresses of a pod, or none.
-func expectSeen(ctx context.Context, t *testing.T, when string, n *lab.Node, to *lab.Pod, met bool,
-	ask func(netip.Addr) error) {
+// expectSeen checks whether netfilter sees both directions of the packets of a protocol that ask
+// sends to the addresses of a pod, or none.
+func expectSeen(ctx context.Context, t *testing.T, when string, n *lab.Node, to *lab.Pod,
+	proto string, met bool, ask func(netip.Addr) error) {
 	t.Helper()
 	for _, a := range to.Addrs {
 		family := "ip"
@@ -253,7 +256,7 @@ func expectSeen(ctx context.Context, t *testing.T, when string, n *lab.Node, to 
 		}
 		rules := "table inet others { chain forward { type filter hook forward priority 0; "
 		for _, end := range []string{"saddr", "daddr"} {
-			rules += fmt.Sprintf("meta l4proto tcp %s %s %s counter; ", family, end, a)
+			rules += fmt.Sprintf("meta l4proto %s %s %s %s counter; ", proto, family, end, a)
 		}
 
 		err := lab.Until(ctx, 15*time.Second, func() error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -131,12 +132,8 @@ func serviceScenarios(t *testing.T, routing string) {
 	var many []*lab.Pod
 	for i, name := range three {
 		p, err := l.Nodes()[min(i, 1)].AddPod(ctx, name+"-many", lab.PodOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := traffic.Named(ctx, p, name, scalePorts); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
+		errtest.Must(t, errtest.Of(traffic.Named(ctx, p, name, scalePorts)))
 		many = append(many, p)
 	}
 
@@ -258,9 +255,7 @@ func (s scenario) persist(ctx context.Context, t *testing.T, l *lab.Lab, to neti
 			}
 			clients = append(clients, p.Addr())
 			l.Oracle.Update(func(r *leak.Rules) { r.Outside = append(r.Outside, p.Addr()) })
-			if err := l.Outside.IP(ctx, fmt.Sprintf("address add %s dev eth0", p)); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, l.Outside.IP(ctx, fmt.Sprintf("address add %s dev eth0", p)))
 		}
 	}
 

@@ -149,9 +149,7 @@ var cgroupHooks = []ebpf.AttachType{
 func cgroupPrograms(t *testing.T, path string) map[ebpf.AttachType][]ebpf.ProgramID {
 	t.Helper()
 	dir, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer dir.Close()
 	out := map[ebpf.AttachType][]ebpf.ProgramID{}
 	for _, hook := range cgroupHooks {
@@ -216,9 +214,7 @@ func servicesByAddress(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Run("the API server by its service", func(t *testing.T) {
 		s, err := l.Control.Client.CoreV1().Services("default").Get(ctx, "kubernetes",
 			metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		status := nodetest.NodeStatus(ctx, t, l.Nodes()[0])
 		if s := status.Services; s == nil || len(s.APIServers) != 1 || !s.APIServers[0].Up ||
 			!s.Listed {
@@ -284,9 +280,7 @@ func createService(ctx context.Context, t *testing.T, l *lab.Lab, name string,
 			{Name: "echo", Protocol: protocol, Port: 80, TargetPort: intstr.FromInt32(7000)},
 		}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, six := range []bool{false, true} {
 		putSlice(ctx, t, l, name, protocol, six, pods)
 	}
@@ -400,10 +394,8 @@ func TestServicesOutliveVeild(t *testing.T) {
 	}
 
 	errtest.Must(t, n.Program("veild").Term(ctx))
-	if _, err := n.Exec(ctx, l.Program("veild"), "cleanup", "--config",
-		lab.ConfigFile); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(n.Exec(ctx, l.Program("veild"), "cleanup", "--config",
+		lab.ConfigFile)))
 	if left, err := filepath.Glob(n.Path("/sys/fs/bpf/kubeveil/*")); err != nil || len(left) > 0 {
 		t.Errorf("after cleanup there are %v (%v)", left, err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -40,9 +41,7 @@ func TestNamespaceBeyondItsShareOfServicesCostsItself(t *testing.T) {
 	}
 	served(web)
 
-	if err := l.Control.AddNamespace(ctx, "evil"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Control.AddNamespace(ctx, "evil"))
 	for i := range 6 { // four fit
 		makeWideService(ctx, t, l, "evil", fmt.Sprint("wide-", i))
 	}

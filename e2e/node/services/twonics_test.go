@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -78,9 +79,7 @@ func kubeProxy(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, mode 
 		// These limits apply to the whole machine.
 		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0",
 		"--conntrack-tcp-timeout-close-wait=0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }
 
 // moreAddresses sends requests to the services of the first node from pods of both nodes, a process

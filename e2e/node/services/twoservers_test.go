@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -77,9 +78,7 @@ func loseAPIServer(t *testing.T, family lab.Family, proxy string) {
 	backend := nodetest.EchoPods(ctx, t, l)[0]
 	s, err := l.Control.Client.CoreV1().Services("default").Get(ctx, "kubernetes",
 		metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	to := netip.AddrPortFrom(netip.MustParseAddr(s.Spec.ClusterIP), uint16(s.Spec.Ports[0].Port))
 	askServer(ctx, t, l, n, 1)
 	if proxy == config.ServiceProxyNone {
@@ -95,9 +94,7 @@ func loseAPIServer(t *testing.T, family lab.Family, proxy string) {
 		"a process of the host, by that server's own address": {n, second},
 	})
 	cut := time.Now()
-	if err := l.Control.Servers[1].Unplug(ctx, true); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Control.Servers[1].Unplug(ctx, true))
 	select {
 	case <-ctx.Done():
 		t.Fatal(ctx.Err())
@@ -220,9 +217,7 @@ func askedServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) (as
 		}
 		return fmt.Errorf("connections to the servers: %v", open)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return asked
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/driver"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // volumesOfOthers: a node makes only its own PersistentVolumes, of a class of the driver and named
@@ -105,9 +106,7 @@ func binding(ctx context.Context, t *testing.T, l *lab.Lab, own, other string) {
 	} {
 		made, err := claims.Create(ctx, claim(fmt.Sprintf("binding-%d", i), c.driver, c.node),
 			metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if c.name == nil {
 			c.name = func(uid string) string { return "veil-" + own + "-" + uid }
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 )
 
@@ -20,9 +21,7 @@ func manifestsAccepted(ctx context.Context, t *testing.T, l *lab.Lab) {
 		"manifests/components/servicemonitor/service.yaml")))
 	for _, m := range all {
 		t.Run(m.Object.GetKind()+" "+m.Object.GetName(), func(t *testing.T) {
-			if err := nodetest.DryApply(ctx, l, m.Object); err != nil {
-				t.Error(err)
-			}
+			errtest.Check(t, nodetest.DryApply(ctx, l, m.Object))
 		})
 	}
 }

@@ -32,9 +32,7 @@ func testPlacement(ctx context.Context, t *testing.T, l *lab.Lab, own, other str
 			"system:authenticated"},
 	}
 	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	mine, all := client.CoreV1().PersistentVolumeClaims("default"),
 		l.Control.Client.CoreV1().PersistentVolumeClaims("default")
 
@@ -91,9 +89,7 @@ func testPlacement(ctx context.Context, t *testing.T, l *lab.Lab, own, other str
 	}
 
 	d, err := dynamic.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer place(ctx, t, d)()
 	for _, round := range []string{"at first", "after it was given back"} {
 		if err := lab.Until(ctx, waitForPolicy, func() error {

@@ -31,6 +31,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -96,32 +97,22 @@ func (s *sidecars) serveDriver(ctx context.Context) {
 	s.t.Helper()
 	cfg := csiToken(ctx, s.t, s.Lab, s.node)
 	store, err := kubestore.NewForConfig(cfg, s.node)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	errtest.Must(s.t, err)
 	cluster, err := store.Cluster(ctx)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	errtest.Must(s.t, err)
 	key := filepath.Join(s.t.TempDir(), "kek")
-	if err := keyring.CreateFile(key); err != nil {
-		s.t.Fatal(err)
-	}
+	errtest.Must(s.t, keyring.CreateFile(key))
 
 	keys, err := keyring.File(key)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	errtest.Must(s.t, err)
 
 	log := slog.New(slog.NewTextHandler(s.t.Output(), nil))
 	files := &backend.Files{Dir: s.t.TempDir(), Sparse: true}
 	s.t.Cleanup(func() { // What a test that failed leaves is on loop devices.
 		left, _ := filepath.Glob(filepath.Join(files.Dir, "*.img"))
 		for _, path := range left {
-			if err := files.Delete(context.WithoutCancel(ctx),
-				strings.TrimSuffix(filepath.Base(path), ".img")); err != nil {
-				s.t.Error(err)
-			}
+			errtest.Check(s.t, files.Delete(context.WithoutCancel(ctx),
+				strings.TrimSuffix(filepath.Base(path), ".img")))
 		}
 	})
 
@@ -131,14 +122,10 @@ func (s *sidecars) serveDriver(ctx context.Context) {
 		Sets: map[string]*volume.Set{driver.BackendFile: set},
 		Keys: map[string]keyring.Provider{keyring.NameKMS: likeKMS{keys}}, Mounts: &mounttest.System{},
 		Log: log})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	errtest.Must(s.t, err)
 
 	listener, err := driver.Listen(s.socket)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	errtest.Must(s.t, err)
 
 	server := driver.NewServer(log, func(driver.Call) {})
 	d.Register(server)
@@ -148,9 +135,7 @@ func (s *sidecars) serveDriver(ctx context.Context) {
 	go func() { done <- driver.Serve(ctx, server, listener) }()
 	s.t.Cleanup(func() {
 		cancel()
-		if err := <-done; err != nil {
-			s.t.Error(err)
-		}
+		errtest.Check(s.t, <-done)
 	})
 }
 
@@ -159,10 +144,8 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 	s.t.Helper()
 	// A Deployment has the same template in the same place.
 	var set appsv1.DaemonSet
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifesttest.Read(s.t,
-		path).Object.Object, &set); err != nil {
-		s.t.Fatal(err)
-	}
+	errtest.Must(s.t, runtime.DefaultUnstructuredConverter.FromUnstructured(manifesttest.Read(s.t,
+		path).Object.Object, &set))
 
 	pod := nodetest.DaemonPod(ctx, s.t, s.Lab, account, s.node)
 	token := nodetest.NewToken(ctx, s.t, s.Lab, account, pod)
@@ -184,9 +167,7 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 		}
 
 		p, err := s.Control.Host().Start(ctx, "/usr/bin/env", args...)
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		errtest.Must(s.t, err)
 
 		s.t.Cleanup(func() {
 			if !p.Running() {
@@ -252,9 +233,7 @@ func (s *sidecars) provision(ctx context.Context, name string,
 
 	claim, err := s.Control.Client.CoreV1().PersistentVolumeClaims("default").Create(ctx, claim,
 		metav1.CreateOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	errtest.Must(s.t, err)
 
 	var pv *corev1.PersistentVolume
 	s.within(ctx, s.t, "a volume for the claim", func() error {
@@ -264,9 +243,7 @@ func (s *sidecars) provision(ctx context.Context, name string,
 	})
 	o, err := s.Control.Dynamic.Resource(kubestore.VeilVolumes).Get(ctx, pv.Name,
 		metav1.GetOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	errtest.Must(s.t, err)
 	if node, _, _ := unstructured.NestedString(o.Object, "spec", "node"); node != s.node ||
 		pv.Spec.CSI.VolumeHandle != pv.Name {
 		s.t.Errorf("the volume is of node %q, handle %q", node, pv.Spec.CSI.VolumeHandle)
@@ -289,9 +266,7 @@ func (s *sidecars) bind(ctx context.Context, pv *corev1.PersistentVolume) {
 			Capacity: pv.Spec.Capacity, AccessModes: pv.Spec.AccessModes}
 		_, err = claims.UpdateStatus(ctx, claim, metav1.UpdateOptions{})
 	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	errtest.Must(s.t, err)
 	s.phase(ctx, pv.Name, corev1.VolumeBound)
 }
 
@@ -396,9 +371,7 @@ func (s *sidecars) snapshot(ctx context.Context, t *testing.T) {
 		"spec": map[string]any{"volumeSnapshotClassName": "kubeveil",
 			"source": map[string]any{"persistentVolumeClaimName": "data"}},
 	}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	s.within(ctx, t, "the snapshot is ready", func() error {
 		o, err := snapshots.Get(ctx, "first", metav1.GetOptions{})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/driver"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // edit is a change that a client attempts.
@@ -59,9 +60,7 @@ func snapshotController(ctx context.Context, t *testing.T, l *lab.Lab) {
 			"system:authenticated"},
 	}
 	client, err := dynamic.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	group := schema.GroupVersion{Group: "snapshot.storage.k8s.io", Version: "v1"}
 	contents, named := group.WithResource("volumesnapshotcontents"),
 		group.WithResource("volumesnapshots")

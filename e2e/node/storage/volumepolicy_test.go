@@ -40,9 +40,7 @@ func csiToken(ctx context.Context, t *testing.T, l *lab.Lab, node string) *rest.
 func storeAs(ctx context.Context, t *testing.T, l *lab.Lab, node string) *kubestore.Store {
 	t.Helper()
 	s, err := kubestore.NewForConfig(csiToken(ctx, t, l, node), node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return s
 }
 
@@ -51,9 +49,7 @@ func driversToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 	own, other := l.Nodes()[0].Name, l.Nodes()[1].Name
 	installCSI(ctx, t, l)
 	admin, err := kubestore.NewForConfig(l.Control.Config, other)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	s := storeAs(ctx, t, l, own)
 	csiPolicyInForce(ctx, t, s, other)
@@ -79,9 +75,7 @@ func driversToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Run("without the policy it would be allowed", func(t *testing.T) {
 		err := l.Control.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().
 			Delete(ctx, "kubeveil-veilvolume-own", metav1.DeleteOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		n := 0
 		err = lab.Until(ctx, 30*time.Second, func() error {
 			n++
@@ -101,9 +95,7 @@ func csiPolicyInForce(ctx context.Context, t *testing.T, s *kubestore.Store, oth
 		return wantForbidden(s.Create(ctx, newState(fmt.Sprintf("pvc-probe-%d", n), other)),
 			"is of node")
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }
 
 // waitForPolicy is how long it may take until a policy that was made is in force.
@@ -136,18 +128,14 @@ func othersVolume(ctx context.Context, t *testing.T, l *lab.Lab, s, admin *kubes
 	const because = "is of node"
 	errtest.Must(t, admin.Create(ctx, newState("pvc-other", other)))
 	st, r, err := s.Get(ctx, "pvc-other")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	st.Content = volume.Made
 	_, err = s.Update(ctx, st, r)
 	forbidden(t, "update", err, because)
 	forbidden(t, "remove", s.Remove(ctx, "pvc-other", r), because)
 	c := dynamicAs(ctx, t, l, own)
 	o, err := c.Get(ctx, "pvc-other", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	take := map[string]any{"from": other, "to": own}
 	errtest.Must(t, unstructured.SetNestedMap(o.Object, take, "spec", "takeOver"))
 	_, err = c.Update(ctx, o, metav1.UpdateOptions{})
@@ -175,9 +163,7 @@ func othersVolume(ctx context.Context, t *testing.T, l *lab.Lab, s, admin *kubes
 // persistentVolumes are made and deleted by the node that has them, and changed by any.
 func persistentVolumes(ctx context.Context, t *testing.T, l *lab.Lab, own, other string) {
 	client, err := kubernetes.NewForConfig(csiToken(ctx, t, l, own))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	mine, all := client.CoreV1().PersistentVolumes(), l.Control.Client.CoreV1().PersistentVolumes()
 	foreign := persistentVolume("foreign", other)
@@ -248,9 +234,7 @@ func keysAreKept(ctx context.Context, t *testing.T, l *lab.Lab, admin *kubestore
 	node string) {
 	errtest.Must(t, admin.Create(ctx, newState("pvc-kept", node)))
 	_, r, err := admin.Get(ctx, "pvc-kept")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if r, err = admin.Update(ctx, readyState("pvc-kept", node), r); err != nil {
 		t.Fatal(err)
 	}
@@ -292,9 +276,7 @@ func dynamicAs(ctx context.Context, t *testing.T, l *lab.Lab,
 	node string) dynamic.ResourceInterface {
 	t.Helper()
 	c, err := dynamic.NewForConfig(csiToken(ctx, t, l, node))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return c.Resource(kubestore.VeilVolumes)
 }
 

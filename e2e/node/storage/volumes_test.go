@@ -186,9 +186,7 @@ func storeLife(ctx context.Context, t *testing.T, s *kubestore.Store, node strin
 	want.Phase, want.Key, want.Writer = volume.Deleted, keyring.Wrapped{}, ""
 	third, err := s.Update(ctx, want, second)
 	errtest.Must(t, err)
-	if err := s.Remove(ctx, "pvc-1", third); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, s.Remove(ctx, "pvc-1", third))
 	if err := s.Remove(ctx, "pvc-1", third); !errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("remove again: %v", err)
 	}
@@ -238,9 +236,7 @@ func storeCutShort(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.S
 	if err := s.Create(ctx, other); !errors.Is(err, volume.ErrExists) {
 		t.Errorf("create with another request: %v", err)
 	}
-	if err := s.Create(ctx, newState("pvc-half", "n")); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, s.Create(ctx, newState("pvc-half", "n")))
 	if st, _, err := s.Get(ctx, "pvc-half"); err != nil || st.Request.Created.Year() != 2025 {
 		t.Errorf("completed: %+v, %v", st, err)
 	}

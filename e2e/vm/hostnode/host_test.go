@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -39,15 +40,11 @@ func TestHeartbeatDescribesTheHost(t *testing.T) {
 	h := &Host{o: Setup{Addrs: nettest.Addrs("198.18.0.2", "fd42::2")},
 		client: fake.NewClientset()}
 	for range 2 { // in the second round the Node exists
-		if err := h.heartbeat(t.Context(), true); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, h.heartbeat(t.Context(), true))
 	}
 
 	node, err := h.client.CoreV1().Nodes().Get(t.Context(), Name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	kernel := filetest.Read(t, "/proc/sys/kernel/osrelease")
 	info := node.Status.NodeInfo
 	if info.KernelVersion != strings.TrimSpace(string(kernel)) ||
@@ -131,9 +128,7 @@ func TestKubeconfigOfTheHost(t *testing.T) {
 				return
 			}
 			k, err := clientcmd.Load([]byte(text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			c := k.Contexts[k.CurrentContext]
 			if c == nil || k.Clusters[c.Cluster] == nil || k.AuthInfos[c.AuthInfo] == nil {
 				t.Fatalf("the context of the kubeconfig is incomplete in\n%s", text)

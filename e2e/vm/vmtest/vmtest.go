@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -32,9 +33,7 @@ func New(ctx context.Context, t *testing.T, opts vm.ClusterConfig) *vm.Cluster {
 	t.Helper()
 	opts.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	c, err := vm.New(ctx, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() {
 		if _, err := c.Close(); err != nil {
 			t.Error(err)

@@ -40,9 +40,10 @@ type Keeper struct {
 	mtu   int
 	todo  podWork
 
-	// timed holds the host links of the pods whose ADD was observed. Only Run uses it. It is nil
-	// before the first pass.
-	timed map[string]bool
+	// The fields below are only used by Run. timed holds the host links of the pods whose ADD was
+	// observed. It is nil before the first pass.
+	records pod.Cache
+	timed   map[string]bool
 }
 
 // podWork is the work of one pass: all pods, or the pods with these host links. Every pass also
@@ -154,8 +155,9 @@ func (k *Keeper) keep(ctx context.Context, work podWork, mtu int) (again podWork
 	ctx, cancel := context.WithTimeout(ctx, podWait)
 	defer cancel()
 	var errs []error
-	records, count, err := k.records(work.all)
+	records, err := k.records.List(k.paths)
 	errs = append(errs, err)
+	k.observeNew(records)
 	var repaired []pod.Repaired
 	if work.all {
 		errs = append(errs, k.prune())
@@ -187,19 +189,12 @@ func (k *Keeper) keep(ctx context.Context, work podWork, mtu int) (again podWork
 		}
 	}
 
-	k.show(count, errs)
+	k.show(len(records), errs)
 	return again
 }
 
-// records returns all records, or only those whose ADD was not observed yet, and observes them.
-// count is the number of all records.
-func (k *Keeper) records(all bool) (records []pod.Record, count int, err error) {
-	if all {
-		records, err = k.paths.List()
-		count = len(records)
-	} else {
-		records, count, err = k.paths.ListOthers(k.timed)
-	}
+// observeNew observes the ADDs of records that were not observed yet.
+func (k *Keeper) observeNew(records []pod.Record) {
 	timed := map[string]bool{}
 	for _, r := range records {
 		if r.Took == 0 {
@@ -211,11 +206,7 @@ func (k *Keeper) records(all bool) (records []pod.Record, count int, err error) 
 		}
 		timed[r.HostLink] = true
 	}
-	if !all {
-		maps.Copy(timed, k.timed)
-	}
 	k.timed = timed
-	return records, count, err
 }
 
 // show publishes the result of a pass, and logs new problems.
@@ -256,9 +247,8 @@ func (k *Keeper) keepMTU(ctx context.Context, r pod.Record, mtu int) error {
 
 // prune releases the addresses of pods whose links disappeared without a DEL.
 func (k *Keeper) prune() error {
-	_, err := k.paths.PruneAddrs()
-	if errors.Is(err, pod.ErrNotFound) {
-		return nil
+	if err := k.paths.PruneAddrs(); !errors.Is(err, pod.ErrNotFound) {
+		return err
 	}
-	return err
+	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -190,9 +191,7 @@ func TestReport(t *testing.T) {
 			groups = append(groups, s.group(q))
 		}
 		cases, err := (&bench.Runner{Rounds: 5, Seed: 1}).RunGroups(t.Context(), groups)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		s.Result.Cases = append(s.Result.Cases, cases...)
 	}
 
@@ -203,9 +202,7 @@ func TestReport(t *testing.T) {
 	if s.Result.Gates, err = bench.Judge(s.Result, Suite); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Result.Validate(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, s.Result.Validate())
 
 	for _, g := range s.Result.Gates {
 		if strings.HasPrefix(g.Got, "not measured") {
@@ -219,9 +216,7 @@ func TestReport(t *testing.T) {
 	}
 	rep := s.Report()
 	rep.Result, rep.Labels = s.Result, labels()
-	if err := rep.WriteHTML(filepath.Join(dir, "report.html")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, rep.WriteHTML(filepath.Join(dir, "report.html")))
 	page := filetest.Read(t, filepath.Join(dir, "report.html"))
 
 	for _, want := range []string{`class="banner">Emulated machines<`, "Constellation",
@@ -244,9 +239,7 @@ func TestEveryCaseOfTheGatesHasALabel(t *testing.T) {
 	known := labels()
 	for _, platform := range []string{bench.Emulated, bench.Metal} {
 		gates, err := bench.Judge(&bench.Result{Platform: platform}, Suite)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, g := range gates {
 			name, _, _ := strings.Cut(g.Name, ",")
 			if _, ok := known[name]; !ok && !strings.Contains(name, " ") {

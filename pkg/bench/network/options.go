@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"time"
@@ -12,8 +13,7 @@ import (
 // Options set durations and counts. Zero values are replaced by the default that each comment
 // names.
 type Options struct {
-	// Choice also has defaults: 5 rounds, a seed from the clock, all parts, and the current folder
-	// as Root. A nil Progress drops the lines.
+	// Choice has the defaults of SetDefaults, with 5 rounds and all parts.
 	suite.Choice
 	// TCP is the duration of a TCP sample in whole seconds, without the warm-up of a second; 0
 	// means 2 s. Probe is the time of sending at one UDP rate; 0 means 1 s.
@@ -62,33 +62,12 @@ const (
 var DefaultPrefix = netip.MustParsePrefix("198.18.192.0/24")
 
 func (o *Options) setDefaults() {
-	def := func(d *time.Duration, to time.Duration) {
-		if *d == 0 {
-			*d = to
-		}
-	}
-	def(&o.TCP, defaultTCP)
-	def(&o.Probe, defaultProbe)
-	def(&o.RoundTrips, defaultRoundTrips)
-	def(&o.Churn, defaultChurn)
-
-	if o.Rounds == 0 {
-		o.Rounds = defaultRounds
-	}
-	if o.Seed == 0 {
-		o.Seed = bench.NewSeed()
-	}
-	if len(o.Parts) == 0 {
-		o.Parts = Parts()
-	}
+	o.TCP, o.Probe = cmp.Or(o.TCP, defaultTCP), cmp.Or(o.Probe, defaultProbe)
+	o.RoundTrips = cmp.Or(o.RoundTrips, defaultRoundTrips)
+	o.Churn = cmp.Or(o.Churn, defaultChurn)
+	o.Choice.SetDefaults(defaultRounds, Parts())
 	if !o.Prefix.IsValid() {
 		o.Prefix = DefaultPrefix
-	}
-	if o.Root == "" {
-		o.Root = "."
-	}
-	if o.Progress == nil {
-		o.Progress = func(string, ...any) {}
 	}
 }
 

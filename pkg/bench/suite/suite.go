@@ -1,6 +1,7 @@
 package suite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,6 +62,19 @@ type Choice struct {
 	Root string
 	// Progress receives a line per step.
 	Progress func(format string, args ...any)
+}
+
+// SetDefaults replaces zero values: it sets the number of rounds, a seed from the clock, the parts,
+// the current folder as Root, and a Progress that drops the lines.
+func (c *Choice) SetDefaults(rounds int, parts []string) {
+	c.Rounds, c.Seed = cmp.Or(c.Rounds, rounds), cmp.Or(c.Seed, bench.NewSeed())
+	c.Root = cmp.Or(c.Root, ".")
+	if len(c.Parts) == 0 {
+		c.Parts = parts
+	}
+	if c.Progress == nil {
+		c.Progress = func(string, ...any) {}
+	}
 }
 
 // Names returns the names of all parts, in the order in which they are measured.

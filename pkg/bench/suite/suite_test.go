@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
@@ -66,9 +67,7 @@ func runParts(ctx context.Context, c Choice, began error,
 func TestFailedPartIsMissedGate(t *testing.T) {
 	s, rep, err := runParts(t.Context(), choice(t, "revoke", "size"), nil,
 		note("size", broken), note("change", good), note("revoke", good))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if want := []string{"size", "revoke"}; !slices.Equal(s.measured, want) {
 		t.Errorf("measured %q, want %q", s.measured, want)
 	}
@@ -148,9 +147,7 @@ func TestWholeSuiteIsJudgedByAllGates(t *testing.T) {
 			s.Run = r
 			return s, nil
 		})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, name := range []string{"part size", "size_plan", "change_pod_p99", "revoke_few"} {
 		if n := len(slices.DeleteFunc(slices.Clone(rep.Result.Gates),
 			func(g bench.Gate) bool { return g.Name != name })); n != 1 {
@@ -215,9 +212,7 @@ func TestOtherWorkIsNoted(t *testing.T) {
 			s.Run = r
 			return s, nil
 		})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if len(rep.Notes) != 1 || !strings.HasPrefix(rep.Notes[0], "Before the run, other programs kept") {
 		t.Errorf("notes %q", rep.Notes)
 	}

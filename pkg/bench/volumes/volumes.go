@@ -18,10 +18,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// Options choose the measurement. Class, Baseline, Platform (see pkg/bench) and Rounds must be set.
-type Options struct {
-	// Choice has defaults for its other fields: a seed from the clock, and the only part. A nil
-	// Progress drops the lines.
+// RunConfig configures Run. Class, Baseline, Platform (see pkg/bench) and Rounds must be set.
+type RunConfig struct {
+	// Choice has the defaults of SetDefaults for its other fields, and the only part.
 	suite.Choice
 	// Class and Baseline are names of StorageClasses.
 	Class, Baseline string
@@ -94,7 +93,7 @@ var benchmark = suite.Suite[*run]{Name: "bench-volumes", Whole: true, Elsewhere:
 
 // run is one run of the suite.
 type run struct {
-	Options
+	RunConfig
 	*suite.Run
 	cluster   *remote.Cluster
 	namespace *remote.Namespace
@@ -103,16 +102,11 @@ type run struct {
 
 // Run makes a claim of each class, measures them, removes everything, and returns the report. If
 // ctx ends, the report has what was measured until then.
-func Run(ctx context.Context, k *remote.Cluster, o Options) (*report.Report, error) {
+func Run(ctx context.Context, k *remote.Cluster, o RunConfig) (*report.Report, error) {
 	o.Parts = benchmark.Names()
-	if o.Seed == 0 {
-		o.Seed = bench.NewSeed()
-	}
-	if o.Progress == nil {
-		o.Progress = func(string, ...any) {}
-	}
+	o.SetDefaults(o.Rounds, nil)
 	return benchmark.Run(ctx, o.Choice, func(ctx context.Context, frame *suite.Run) (*run, error) {
-		r := &run{Options: o, Run: frame, cluster: k, sides: []*side{{name: ours, class: o.Class},
+		r := &run{RunConfig: o, Run: frame, cluster: k, sides: []*side{{name: ours, class: o.Class},
 			{name: baseline, class: o.Baseline}}}
 		return r, r.begin(ctx)
 	})

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/disk"
@@ -38,10 +39,8 @@ func TestSample(t *testing.T) {
 // Each quantity runs the job in its name, and its result is valid.
 func TestQuantities(t *testing.T) {
 	result, err := bench.New(bench.VM, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &run{Options: Options{Class: "a", Baseline: "b", Node: "n", Size: 64 * mib,
+	errtest.Must(t, err)
+	r := &run{RunConfig: RunConfig{Class: "a", Baseline: "b", Node: "n", Size: 64 * mib,
 		Choice: suite.Choice{Rounds: 1}, Sample: time.Second, Platform: bench.VM},
 		Run: &suite.Run{Result: result}}
 
@@ -60,9 +59,7 @@ func TestQuantities(t *testing.T) {
 				BaseName: "b", Ratio: &bench.Ratio{Median: 0.5, Min: 0.5, Max: 0.5}})
 	}
 
-	if err := result.Validate(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, result.Validate())
 
 	var md strings.Builder
 	rep := r.Report()
@@ -90,10 +87,8 @@ func TestNoSuchClass(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	k, err := remote.New(&rest.Config{Host: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Run(t.Context(), k, Options{Class: "mine", Baseline: "other",
+	errtest.Must(t, err)
+	if _, err := Run(t.Context(), k, RunConfig{Class: "mine", Baseline: "other",
 		Choice: suite.Choice{Rounds: 1}}); err == nil ||
 		!strings.Contains(err.Error(), "class mine") || made {
 		t.Errorf("%v, made %v", err, made)

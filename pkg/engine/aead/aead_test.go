@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
@@ -21,13 +22,9 @@ func worker(t testing.TB) (*secret.Arena, *Worker, *Key) {
 	a := new(secret.Arena)
 	t.Cleanup(func() { a.Close() })
 	w, err := NewWorker(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	key, err := secret.Alloc[Key](a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return a, w, key
 }
 
@@ -35,9 +32,7 @@ func TestEveryTierAgreesWithXCrypto(t *testing.T) {
 	for _, tier := range tiers() {
 		t.Run(tier.Name, func(t *testing.T) {
 			for range 10 {
-				if err := prove(tier); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, prove(tier))
 			}
 		})
 	}
@@ -88,9 +83,7 @@ func TestKeystreamVector(t *testing.T) {
 	want, err := hex.DecodeString(
 		"9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed" +
 			"29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, tier := range tiers() {
 		t.Run(tier.Name, func(t *testing.T) {
 			_, w, key := worker(t)

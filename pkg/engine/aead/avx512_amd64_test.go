@@ -12,6 +12,7 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -31,9 +32,7 @@ func TestLanesOfEveryLength(t *testing.T) {
 	_, w, key := worker(t)
 	rand.Read(key[:])
 	plain, err := chacha20poly1305.New(key[:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	lengths := []int{1279, 1280, 1281, 1404, 1408, 1420, 1424, 1500, 4095, 4096, 8920, 8940,
 		maxLaneText - 1, maxLaneText}
@@ -45,9 +44,7 @@ func TestLanesOfEveryLength(t *testing.T) {
 	size := laneCount * (maxLaneText + Overhead + 2*page)
 	m, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer unix.Munmap(m)
 
 	// Each lane ends at a page that may not be touched.
@@ -55,9 +52,7 @@ func TestLanesOfEveryLength(t *testing.T) {
 	each := size / laneCount / page * page
 	for i := range ends {
 		ends[i] = (i+1)*each - page
-		if err := unix.Mprotect(m[ends[i]:ends[i]+page], unix.PROT_NONE); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, unix.Mprotect(m[ends[i]:ends[i]+page], unix.PROT_NONE))
 	}
 
 	nonce := make([]byte, chacha20poly1305.NonceSize)

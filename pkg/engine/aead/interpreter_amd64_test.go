@@ -9,6 +9,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -194,9 +195,7 @@ func (m *machine) immediate(arg string) uint64 {
 		return v
 	}
 	v, err := strconv.ParseInt(text, 0, 64)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	errtest.Must(m.t, err)
 	return uint64(v)
 }
 

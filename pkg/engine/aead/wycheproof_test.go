@@ -15,6 +15,7 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 	"golang.org/x/sys/cpu"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -55,9 +56,7 @@ func vectors(t *testing.T) []*vector {
 		nettest.Skip(t, nettest.NoModule, fmt.Sprintf("%v: %v: %s", cmd, err, out))
 	}
 	var module struct{ Dir string }
-	if err := json.Unmarshal(out, &module); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal(out, &module))
 
 	var file struct {
 		Groups []struct {
@@ -65,9 +64,7 @@ func vectors(t *testing.T) []*vector {
 		} `json:"testGroups"`
 	}
 	b := filetest.Read(t, filepath.Join(module.Dir, "testvectors_v1/chacha20_poly1305_test.json"))
-	if err := json.Unmarshal(b, &file); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal(b, &file))
 
 	var all []*vector
 	for _, g := range file.Groups {

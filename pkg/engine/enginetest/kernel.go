@@ -12,6 +12,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/engine/uapi"
@@ -27,9 +28,7 @@ func NewKernel(t testing.TB) *TunDevice {
 	t.Helper()
 	ns := nettest.NewNS(t)
 	here, err := nl.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer here.Close()
 
 	// The UDP socket is in the namespace of the requesting netlink socket

@@ -20,6 +20,7 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun/tuntest"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
@@ -72,9 +73,7 @@ func NewEngine(t testing.TB, change ...func(*engine.DeviceConfig)) *TunDevice {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|
 		unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	for _, fd := range fds {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 8<<20)
@@ -117,14 +116,10 @@ func NewEngine(t testing.TB, change ...func(*engine.DeviceConfig)) *TunDevice {
 func (n *TunDevice) Import(t testing.TB, h *engine.Handover) (*engine.Device, error) {
 	t.Helper()
 	base, err := secret.OpenSealed(duplicate(t, h.Base.Image.FD))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer base.Close()
 	image, err := secret.OpenSealed(duplicate(t, h.Image.FD))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer image.Close()
 
 	var sockets []int
@@ -135,9 +130,7 @@ func (n *TunDevice) Import(t testing.TB, h *engine.Handover) (*engine.Device, er
 	o := n.options
 	o.Queues = []*sock.Queue{{FD: n.queue}}
 	d, err := engine.Prepare(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	n.imported = sockets
 	if err := d.ImportBase(base.Bytes); err != nil {
 		n.Abandon(d)
@@ -163,9 +156,7 @@ func (n *TunDevice) Restart(t testing.TB) {
 	o := n.options
 	o.Queues = []*sock.Queue{{FD: n.queue}}
 	d, err := engine.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	n.Use(d)
 }
 
@@ -175,9 +166,7 @@ func (n *TunDevice) Use(d *engine.Device) { n.Device, n.Engine = d, d }
 func duplicate(t testing.TB, fd int) int {
 	t.Helper()
 	other, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return other
 }
 
@@ -236,9 +225,7 @@ func NewReference(t testing.TB) *TunDevice {
 	dev := device.NewDevice(ct.TUN(), conn.NewStdNetBind(),
 		&device.Logger{Verbosef: device.DiscardLogf,
 			Errorf: func(f string, a ...any) { t.Logf("wireguard-go: "+f, a...) }})
-	if err := dev.Up(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, dev.Up())
 
 	n.Device = dev
 	end := make(chan struct{})
@@ -275,9 +262,7 @@ func NewReference(t testing.TB) *TunDevice {
 // Send writes an IP packet to the TUN.
 func (n *TunDevice) Send(t testing.TB, p []byte) {
 	t.Helper()
-	if err := n.send(p); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.send(p))
 }
 
 // TrySend is Send, but returns an error instead of ending the test.
@@ -296,18 +281,14 @@ func (n *TunDevice) Receive(d time.Duration) []byte {
 // Set applies a "set" of the configuration protocol.
 func (n *TunDevice) Set(t testing.TB, format string, args ...any) {
 	t.Helper()
-	if err := n.IpcSetOperation(strings.NewReader(fmt.Sprintf(format, args...))); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.IpcSetOperation(strings.NewReader(fmt.Sprintf(format, args...))))
 }
 
 // Get returns the values of all lines with the key in the answer to a "get".
 func (n *TunDevice) Get(t testing.TB, key string) []string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := n.IpcGetOperation(&b); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.IpcGetOperation(&b))
 	var out []string
 	for line := range strings.Lines(b.String()) {
 		if k, v, _ := strings.Cut(strings.TrimSpace(line), "="); k == key {
@@ -357,16 +338,12 @@ func Initiation(t testing.TB, public [32]byte) []byte {
 	arena := new(secret.Arena)
 	t.Cleanup(func() { arena.Close() })
 	id, err := noise.NewIdentity(arena)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var key [32]byte
 	rand.Read(key[:])
 	id.SetPrivate(&key)
 	s, err := secret.Alloc[noise.Secrets](arena)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	remote := noise.PublicKey(public)
 	id.Precompute(s, &remote)
 	var msg [noise.InitiationSize]byte

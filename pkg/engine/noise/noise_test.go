@@ -62,17 +62,11 @@ func TestX25519AgreesWithCryptoECDH(t *testing.T) {
 	var l ladder
 	for range 300 {
 		key, err := ecdh.X25519().GenerateKey(rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		other, err := ecdh.X25519().GenerateKey(rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		want, err := key.ECDH(other.PublicKey())
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		var out [32]byte
 		scalar, point := [32]byte(key.Bytes()), [32]byte(other.PublicKey().Bytes())
 		if !l.x25519(&out, &scalar, &point) || !bytes.Equal(out[:], want) {
@@ -147,20 +141,14 @@ func pair(t testing.TB) (a, b *side) {
 	t.Cleanup(func() { arena.Close() })
 	make := func() *side {
 		id, err := NewIdentity(arena)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		var key [32]byte
 		rand.Read(key[:])
 		id.SetPrivate(&key)
 		s, err := secret.Alloc[Secrets](arena)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		k, err := secret.Alloc[Keys](arena)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return &side{id, s, k}
 	}
 	a, b = make(), make()
@@ -273,12 +261,8 @@ func TestBothSidesMayBeginAtOnce(t *testing.T) {
 	errtest.Must(t, b.id.Initiate(b.peer, &a.id.Public, 1, Timestamp{1}, &fromB))
 	errtest.Must(t, b.answer(&a.id.Public, &fromA, &toA))
 	errtest.Must(t, a.answer(&b.id.Public, &fromB, &toB))
-	if err := a.id.Finish(a.peer, &toA, a.keys); err != nil {
-		t.Error(err)
-	}
-	if err := b.id.Finish(b.peer, &toB, b.keys); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, a.id.Finish(a.peer, &toA, a.keys))
+	errtest.Check(t, b.id.Finish(b.peer, &toB, b.keys))
 }
 
 func TestCookieIsForAddressAndPort(t *testing.T) {

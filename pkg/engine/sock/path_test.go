@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -156,9 +157,7 @@ func (r *Receiver) drain(t *testing.T, u *UDP) (all [][]byte) {
 		if errors.Is(err, unix.EAGAIN) {
 			return all
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, m := range messages {
 			for ; len(m.Data) > 0; m.Data = m.Data[min(m.Size, len(m.Data)):] {
 				all = append(all, bytes.Clone(m.Data[:min(m.Size, len(m.Data))]))
@@ -197,9 +196,7 @@ func TestRefusedSegmentsAreSentSingly(t *testing.T) {
 	r := receiver(t)
 	for _, refuse := range []bool{true, false} {
 		// Without a checksum the kernel segments nothing: EINVAL (udp_send_skb, net/ipv4/udp.c).
-		if err := unix.SetsockoptInt(v4.FD, unix.SOL_SOCKET, unix.SO_NO_CHECK, bit(refuse)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, unix.SetsockoptInt(v4.FD, unix.SOL_SOCKET, unix.SO_NO_CHECK, bit(refuse)))
 		var s Sender
 		s.Add(make([]byte, 4000), 1000, 0)
 		if n := s.Flush(v4, ep); n != 4 || s.SegmentsRefused != refuse || s.Stats != (Stats{}) {

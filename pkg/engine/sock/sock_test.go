@@ -9,15 +9,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // opened returns the sockets of both families, and their port.
 func opened(t *testing.T) (v4, v6 *UDP, port uint16) {
 	t.Helper()
 	v4, v6, port, err := Open(0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { v4.Close(); v6.Close() })
 	return v4, v6, port
 }
@@ -25,9 +25,7 @@ func opened(t *testing.T) (v4, v6 *UDP, port uint16) {
 func receiver(t *testing.T) *Receiver {
 	t.Helper()
 	r, err := NewReceiver()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { r.Close() })
 	return r
 }
@@ -85,9 +83,7 @@ func TestRunsArriveWhole(t *testing.T) {
 						continue
 					}
 
-					if err != nil {
-						t.Fatal(err)
-					}
+					errtest.Must(t, err)
 
 					for _, m := range msgs {
 						if m.From.Addr.Addr() != addr || m.From.Source != addr {
@@ -184,9 +180,7 @@ func FuzzParseControl(f *testing.F) {
 // counted.
 func TestWhatTheBufferDoesNotTakeIsCounted(t *testing.T) {
 	v4, _, port := opened(t)
-	if err := unix.SetsockoptInt(v4.FD, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.SetsockoptInt(v4.FD, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096))
 
 	for _, segment := range []bool{false, true} {
 		v4.segment.Store(segment)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestParse(t *testing.T) {
@@ -74,9 +76,7 @@ func TestAnswerIsASet(t *testing.T) {
 			Keepalive: 25 * time.Second, Allowed: []netip.Prefix{
 				netip.MustParsePrefix("10.0.0.0/8")}}}}
 	var b bytes.Buffer
-	if err := s.Write(&b); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.Write(&b))
 
 	var set strings.Builder
 	for line := range strings.Lines(b.String()) {
@@ -86,9 +86,7 @@ func TestAnswerIsASet(t *testing.T) {
 	}
 
 	got, err := Parse(strings.NewReader(set.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	p := got.Peers[0]
 	if *got.PrivateKey != s.PrivateKey || *got.ListenPort != 5 || *got.Mark != 7 ||

@@ -2,10 +2,7 @@ package chains
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -51,58 +48,41 @@ func (d *Datagrams) Equal(e *Datagrams) bool {
 	if d == nil || e == nil {
 		return d == e
 	}
-	return d.Port == e.Port && (d.Sources == nil) == (e.Sources == nil) &&
-		slices.Equal(d.Sources, e.Sources) && d.Add == e.Add && d.Bind == e.Bind
+	return d.Port == e.Port && same(d.Sources, e.Sources) && d.Add == e.Add && d.Bind == e.Bind
 }
 
-func (d *Datagrams) validate() error {
-	if d == nil {
-		return nil
-	}
-	var errs []error
-	if d.Port == 0 && d.Sources != nil {
-		errs = append(errs, errors.New("sources of tunnel datagrams without a port"))
-	}
-	for _, a := range d.Sources {
-		if !plain(a) {
-			errs = append(errs, fmt.Errorf("source of tunnel datagrams %s: not a plain address", a))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// datagramSets are the sets that Datagrams fills.
-var datagramSets = []string{setEndpoints4, setEndpoints6, setOuter4, setOuter6, setTunnelPort}
-
-// putDatagrams plans the sets.
+// putDatagrams plans the sets that Datagrams fills.
 func putDatagrams(t *nft.Table, d *Datagrams, self []netip.Addr) {
 	if d == nil {
 		return
 	}
 	if d.Sources != nil {
-		put(t, distinct(d.Sources), setEndpoints4, setEndpoints6)
+		put(t, distinct(d.Sources), setEndpoints)
 		t.Set(setTunnelPort).Elements = []nft.Element{
 			nft.Key(binary.BigEndian.AppendUint16(nil, d.Port))}
 	}
 	if d.Bind {
-		put(t, sourceAddrs(self), setOuter4, setOuter6)
+		put(t, firstOfEach(self), setOuter)
 	}
 }
 
 // keepDatagrams keeps the elements in force that d does not determine.
 func keepDatagrams(t, have *nft.Table, d *Datagrams) {
-	switch {
-	case d == nil:
-		keep(t, have, datagramSets...)
-	case d.Add:
-		keep(t, have, setTunnelPort)
-		for _, name := range []string{setEndpoints4, setEndpoints6} {
-			set, old := t.Set(name), have.Set(name).Elements
-			if len(t.Set(setTunnelPort).Elements) == 0 {
-				set.Elements = nil
-			}
-			set.Elements = distinct(append(set.Elements, old...))
+	if d != nil && !d.Add {
+		return
+	}
+	t.Set(setTunnelPort).Elements = have.Set(setTunnelPort).Elements
+	if d == nil {
+		keep(t, have, setEndpoints, setOuter)
+		return
+	}
+
+	for _, f := range families {
+		set, old := t.Set(f.endpoints), have.Set(f.endpoints).Elements
+		if len(t.Set(setTunnelPort).Elements) == 0 {
+			set.Elements = nil
 		}
+		set.Elements = distinct(append(set.Elements, old...))
 	}
 }
 

@@ -52,7 +52,7 @@ func AddDrops(t *nft.Table, reasons ...string) {
 			HasTimeout: true, Timeout: shareFor, Size: shareRoom}})
 		count, last := []nft.Rule{nft.Count(r), sample(r)}, nft.Drop
 		switch r {
-		case Midstream: // Such a packet is dropped, or answered with a reset.
+		case Midstream, SiteNotExported: // Such a packet is dropped, or answered with a reset.
 			t.Chains = append(t.Chains, nft.Target(countPrefix+r, count...))
 			count = []nft.Rule{nft.Jump(countPrefix + r)}
 		case NoRoute:
@@ -118,6 +118,7 @@ const (
 	TunnelToOutside = "tunnel_to_outside"
 	ToLoopback      = "to_loopback"
 	PodLinkLocal    = "pod_link_local"
+	SiteNotExported = "site_not_exported"
 
 	// TunnelUnknownSource counts tunnel datagrams from an address that no known node has: received
 	// datagrams, and datagrams that this node would have sent.

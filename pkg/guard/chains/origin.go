@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -63,7 +64,7 @@ func judgeTunnelled() []nft.Rule {
 		nft.All(nft.Status(ctSrcNAT|ctDstNAT, nft.Neq), nft.Goto(chainInside)),
 		nft.All(encrypted(), nft.Rule{
 			&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagSADDR: true},
-			&expr.Cmp{Register: 1, Data: nft.Native(typeLocal)},
+			&expr.Cmp{Register: 1, Data: nft.Native(unix.RTN_LOCAL)},
 		}, nft.Return),
 		nft.Goto(chainInside),
 	}

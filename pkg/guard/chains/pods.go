@@ -24,15 +24,8 @@ import (
 // connection tracking (-200) and routing.
 const beforeGuard = -310
 
-// podSets are the sets of addresses, with the field that each is matched against.
-var podSets = []struct {
-	name  string
-	saddr nft.Field
-	addr  nftables.SetDatatype
-}{
-	{abi.NFTPodSet4, nft.Source4, nftables.TypeIPAddr},
-	{abi.NFTPodSet6, nft.Source6, nftables.TypeIP6Addr},
-}
+// podSets are the sets of addresses, in the order of families.
+var podSets = []string{abi.NFTPodSet4, abi.NFTPodSet6}
 
 // Pods plans the pods' table. A change of its rules keeps sets and counters, so no pod loses its
 // addresses, and a concurrent ADD is not lost. Only if a set has another type is the whole table
@@ -43,10 +36,10 @@ func Pods() *nft.Table {
 		nft.SetMark(abi.TunnelMark, abi.PodMark),
 	}
 	t := &nft.Table{Name: abi.NFTPodTable}
-	for _, s := range podSets {
-		rules = append(rules, dropForged(s.saddr, s.name))
-		t.Sets = append(t.Sets, nft.Set{Shared: true, Set: nftables.Set{Name: s.name,
-			Concatenation: true, KeyType: nftables.MustConcatSetType(nftables.TypeIFName, s.addr)}})
+	for i, f := range families {
+		rules = append(rules, dropForged(f.saddr, podSets[i]))
+		t.Sets = append(t.Sets, nft.Set{Shared: true, Set: nftables.Set{Name: podSets[i],
+			Concatenation: true, KeyType: nftables.MustConcatSetType(nftables.TypeIFName, f.addr)}})
 	}
 	t.Chains = []nft.Chain{
 		nft.Base(abi.NFTPodChain, nftables.ChainTypeFilter, nftables.ChainHookPrerouting,

@@ -23,9 +23,9 @@ type icmp struct {
 
 var icmps = []icmp{
 	{chainQuotes4, unix.NFPROTO_IPV4, unix.IPPROTO_ICMP, [][2]byte{{3, 5}, {11, 12}},
-		8 + 12, 8 + 16, 4, 8 + 9, 8 + 20, setRanges4},
+		8 + 12, 8 + 16, 4, 8 + 9, 8 + 20, setRanges + "4"},
 	{chainQuotes6, unix.NFPROTO_IPV6, unix.IPPROTO_ICMPV6, [][2]byte{{0, 127}}, 8 + 8,
-		8 + 24, 16, 8 + 6, 8 + 40, setRanges6},
+		8 + 24, 16, 8 + 6, 8 + 40, setRanges + "6"},
 }
 
 // dropQuotes drops ICMP errors of this protocol that quote packets of the cluster, or probes.
@@ -34,8 +34,7 @@ func (i icmp) dropQuotes() []nft.Rule {
 	var rules []nft.Rule
 	for _, t := range i.types {
 		dropIf := func(quotes ...nft.Rule) {
-			rules = append(rules, nft.All(typed(t), nft.All(quotes...),
-				Drop(QuotedInError)))
+			rules = append(rules, nft.All(typed(t), nft.All(quotes...), Drop(QuotedInError)))
 		}
 		for _, addr := range []uint32{i.src, i.dst} {
 			dropIf(nft.Rule{nft.Load(nft.Transport, addr, i.len), nft.In(i.set)})

@@ -13,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
 var prefixes, addrs = nettest.Prefixes, nettest.Addrs
@@ -27,30 +28,44 @@ func TestTableHasNoOverlaps(t *testing.T) {
 		SelfAddrs:   addrs("fd42:9::2", "198.19.0.2", "198.19.0.1", "fd42:9::1"),
 		Datagrams: &Datagrams{Port: 51820,
 			Sources: addrs("198.19.0.7", "fd42:9::7", "198.19.0.7"), Bind: true},
+		Sites: []Site{{Name: "b", Ranges: prefixes("198.19.8.0/24", "198.19.8.0/25")},
+			{Name: "c", Ranges: prefixes("fd42:8::/64", "198.19.9.0/24")}},
+		Openings: []cluster.Opening{
+			{Site: "b", Protocol: 6, Endpoint: netip.MustParseAddrPort("198.18.7.2:80")},
+			{Site: "c", Protocol: 17, Endpoint: netip.MustParseAddrPort("[fd42:1:0:7::2]:53")},
+			{Site: "d", Protocol: 6, Endpoint: netip.MustParseAddrPort("198.18.7.2:80")}},
 	}.Table()
 	byGroup := func(addr string) []nft.Element {
 		return []nft.Element{{Key: string(nft.Native(abi.TunnelGroup)), Value: elements(addr)[0].Key}}
 	}
 	want := map[string][]nft.Element{
-		setRanges4: {nft.Interval(netip.MustParsePrefix("198.18.0.0/15")),
+		"ranges4": {nft.Interval(netip.MustParsePrefix("198.18.0.0/15")),
 			nft.Interval(netip.MustParsePrefix("255.255.0.0/16"))},
-		setRanges6: {nft.Interval(netip.MustParsePrefix("fd42::/16"))},
-		setNodes4:  elements("198.19.0.1"),
-		setNodes6:  elements("fd42:9::1"),
-		setVIPs4:   elements("198.19.199.1"),
-		setVIPs6:   elements("fd42:fd::1"),
-		setSelf4:   byGroup("198.18.7.1"),
-		setSelf6:   byGroup("fd42:1:0:7::1"),
-		setOwn4:    elements("198.19.0.2", "198.19.0.1"),
-		setOwn6:    elements("fd42:9::2", "fd42:9::1"),
-		setSource4: byGroup("198.19.0.2"),
-		setSource6: byGroup("fd42:9::2"),
+		"ranges6": {nft.Interval(netip.MustParsePrefix("fd42::/16"))},
+		"nodes4":  elements("198.19.0.1"),
+		"nodes6":  elements("fd42:9::1"),
+		"vips4":   elements("198.19.199.1"),
+		"vips6":   elements("fd42:fd::1"),
+		"self4":   byGroup("198.18.7.1"),
+		"self6":   byGroup("fd42:1:0:7::1"),
+		"own4":    elements("198.19.0.2", "198.19.0.1"),
+		"own6":    elements("fd42:9::2", "fd42:9::1"),
+		"source4": byGroup("198.19.0.2"),
+		"source6": byGroup("fd42:9::2"),
 
-		setEndpoints4: elements("198.19.0.7"),
-		setEndpoints6: elements("fd42:9::7"),
-		setOuter4:     byGroup("198.19.0.2"),
-		setOuter6:     byGroup("fd42:9::2"),
+		"endpoints4":  elements("198.19.0.7"),
+		"endpoints6":  elements("fd42:9::7"),
+		"outer4":      byGroup("198.19.0.2"),
+		"outer6":      byGroup("fd42:9::2"),
 		setTunnelPort: {{Key: "\xca\x6c"}},
+
+		"site1_ranges4": {nft.Interval(netip.MustParsePrefix("198.19.8.0/24"))},
+		"site2_ranges4": {nft.Interval(netip.MustParsePrefix("198.19.9.0/24"))},
+		"site2_ranges6": {nft.Interval(netip.MustParsePrefix("fd42:8::/64"))},
+		"site1_exports4": {nft.Key([]byte{198, 18, 7, 2}, []byte{6, 0, 0, 0},
+			[]byte{0, 80, 0, 0})},
+		"site2_exports6": {nft.Key(addrs("fd42:1:0:7::2")[0].AsSlice(), []byte{17, 0, 0, 0},
+			[]byte{0, 53, 0, 0})},
 	}
 	for _, set := range got.Sets {
 		if diff := cmp.Diff(want[set.Name], set.Elements); diff != "" {
@@ -75,10 +90,12 @@ func TestBadSettingsAreAllNamed(t *testing.T) {
 		VIPs:      []netip.Addr{{}},
 		SelfAddrs: []netip.Addr{{}},
 		Datagrams: &Datagrams{Sources: []netip.Addr{{}}},
+		Sites:     []Site{{Name: "b", Ranges: []netip.Prefix{{}}}},
+		Openings:  []cluster.Opening{{Site: "b"}},
 	}
 	err := s.Validate()
-	if err == nil || strings.Count(err.Error(), "\n") != 9 {
-		t.Errorf("got %v, want ten problems", err)
+	if err == nil || strings.Count(err.Error(), "\n") != 11 {
+		t.Errorf("got %v, want twelve problems", err)
 	}
 	if err := (Settings{}).Validate(); err != nil {
 		t.Error(err)

@@ -31,13 +31,22 @@ const ctDstNAT = 1 << 5
 // no host has it. A prefix of one address has none.
 func selfAddrs(podPrefixes []netip.Prefix) (self []netip.Addr) {
 	for _, p := range podPrefixes {
-		a := p.Masked().Addr().Next()
-		taken := slices.ContainsFunc(self, func(s netip.Addr) bool { return s.Is4() == a.Is4() })
-		if p.Contains(a) && !a.Is4In6() && !taken {
+		if a := p.Masked().Addr().Next(); p.Contains(a) && !a.Is4In6() {
 			self = append(self, a)
 		}
 	}
-	return self
+	return firstOfEach(self)
+}
+
+// firstOfEach returns the first address of each family.
+func firstOfEach(addrs []netip.Addr) (first []netip.Addr) {
+	for _, a := range addrs {
+		same := func(b netip.Addr) bool { return a.Is4() == b.Is4() }
+		if !slices.ContainsFunc(first, same) {
+			first = append(first, a)
+		}
+	}
+	return first
 }
 
 // sendFromSelf translates the source of packets that came out of a tunnel, were translated to a
@@ -73,17 +82,6 @@ func (f family) sourceFrom(name string) nft.Rule {
 //
 // Earlier rules decide the source of packets of pods and tunnels (sendFromSelf, sendToPods).
 // Packets of a service flow (ServiceMark) get their source from the programs at links.
-
-// sourceAddrs returns the first address of each family.
-func sourceAddrs(self []netip.Addr) (first []netip.Addr) {
-	for _, a := range self {
-		same := func(b netip.Addr) bool { return a.Is4() == b.Is4() }
-		if !slices.ContainsFunc(first, same) {
-			first = append(first, a)
-		}
-	}
-	return first
-}
 
 // sendToPods fixes the source of packets from pods to pods of other nodes. kube-proxy masquerades
 // them if they were sent to a NodePort of any node:

@@ -3,7 +3,6 @@ package chains
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -17,42 +16,31 @@ import (
 // TableNames are the names of our tables.
 var TableNames = []string{abi.NFTPodTable, abi.NFTGuardTable}
 
-// Sets of the table.
+// Sets of the table. Those of setNames exist for each family: nodes4, nodes6.
 const (
-	setRanges4 = "ranges4"
-	setRanges6 = "ranges6"
-	setNodes4  = "nodes4"
-	setNodes6  = "nodes6"
-	setVIPs4   = "vips4"
-	setVIPs6   = "vips6"
-	setSelf4   = "self4"
-	setSelf6   = "self6"
-	setOwn4    = "own4"
-	setOwn6    = "own6"
-	setSource4 = "source4"
-	setSource6 = "source6"
+	setRanges = "ranges"
+	setNodes  = "nodes"
+	setVIPs   = "vips"
+	setSelf   = "self"
+	setOwn    = "own"
+	setSource = "source"
 	// See datagram.go.
-	setEndpoints4 = "endpoints4"
-	setEndpoints6 = "endpoints6"
-	setOuter4     = "outer4"
-	setOuter6     = "outer6"
+	setEndpoints  = "endpoints"
+	setOuter      = "outer"
 	setTunnelPort = "tunnel_port"
 )
 
-// setNames are all sets.
-var setNames = []string{
-	setRanges4, setRanges6, setNodes4, setNodes6, setVIPs4, setVIPs6,
-	setSelf4, setSelf6, setOwn4, setOwn6, setSource4, setSource6,
-	setEndpoints4, setEndpoints6, setOuter4, setOuter6, setTunnelPort,
-}
+var setNames = []string{setRanges, setNodes, setVIPs, setSelf, setOwn, setSource, setEndpoints,
+	setOuter}
 
 // mapNames are the sets that are maps, from the group of tunnels to an address.
-var mapNames = []string{setSelf4, setSelf6, setSource4, setSource6, setOuter4, setOuter6}
+var mapNames = []string{setSelf, setSource, setOuter}
 
 // dropReasons are the drop reasons of the table.
 var dropReasons = []string{
 	SrcInRange, DstInRange, PodToRange, PodToNode, QuotedInError, Translated, Unmarked,
 	Untranslated, Midstream, NoRoute, TunnelToOutside, TunnelUnknownSource, ToLoopback,
+	SiteNotExported,
 }
 
 // Names of chains that are jump targets.
@@ -73,7 +61,8 @@ const loIndex = 1
 // afterSourceNAT is after priority srcnat (100), where translations are visible.
 const afterSourceNAT = 110
 
-// chains returns all chains, jump targets first. They depend only on the version.
+// chains returns all chains, jump targets first, except for the chain of sites. They depend only on
+// the version.
 //
 // Every packet of the host is compared with each condition before the one that matches, so the most
 // frequent cases come first: packets to pods and into tunnels, packets from them, encrypted
@@ -157,31 +146,26 @@ func dropMarked() []nft.Rule {
 	return append(toRanges, toNodes...)
 }
 
-// newSet returns a set of the table without elements.
-func newSet(name string) (s nft.Set) {
-	s.Name, s.KeyType = name, nftables.TypeIPAddr
-	if strings.HasSuffix(name, "6") {
-		s.KeyType = nftables.TypeIP6Addr
+// newSets returns the sets of the table without elements, except for the sets of sites.
+func newSets() (sets []nft.Set) {
+	for _, name := range setNames {
+		for _, f := range families {
+			s := nftables.Set{Name: name + f.version, KeyType: f.addr, Interval: name == setRanges}
+			if slices.Contains(mapNames, name) {
+				s.IsMap, s.DataType = true, f.addr
+				s.KeyType, s.KeyByteOrder = nftables.TypeDevGroup, binaryutil.NativeEndian
+			}
+			sets = append(sets, nft.Set{Set: s})
+		}
 	}
-	if name == setTunnelPort {
-		s.KeyType = nftables.TypeInetService
-	}
-	if slices.Contains(mapNames, name) {
-		s.IsMap, s.DataType = true, s.KeyType
-		s.KeyType, s.KeyByteOrder = nftables.TypeDevGroup, binaryutil.NativeEndian
-	}
-	s.Interval = name == setRanges4 || name == setRanges6
-	return s
+	return append(sets, nft.Set{Set: nftables.Set{Name: setTunnelPort,
+		KeyType: nftables.TypeInetService}})
 }
 
 // put adds addresses to the set or map of their family.
-func put(t *nft.Table, addrs []netip.Addr, four, six string) {
+func put(t *nft.Table, addrs []netip.Addr, name string) {
 	for _, a := range addrs {
-		set := t.Set(six)
-		if a.Is4() {
-			set = t.Set(four)
-		}
-		e := nft.Addr(a)
+		set, e := t.Set(name+familyOf(a).version), nft.Addr(a)
 		if set.IsMap {
 			e = nft.Element{Key: string(nft.Native(abi.TunnelGroup)), Value: e.Key}
 		}

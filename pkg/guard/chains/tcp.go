@@ -17,9 +17,6 @@ import (
 //
 //	pod ─► SYN ─► dstnat (-100): services are translated ─► refuse (0): no route? ─► reset
 
-// typeLocal is RTN_LOCAL (include/uapi/linux/rtnetlink.h); such a route has no output link either.
-const typeLocal = unix.RTN_LOCAL
-
 // Flags of TCP and their offset in the header (RFC 9293, section 3.1).
 const (
 	tcpFlags                    = 13
@@ -118,10 +115,10 @@ func opening(op expr.CmpOp) nft.Rule {
 	}
 }
 
-// toLocal matches packets for this node itself.
+// toLocal matches packets for this node itself. Their route has no output link either.
 func toLocal() nft.Rule {
 	return nft.Rule{
 		&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true, FlagMARK: true},
-		&expr.Cmp{Register: 1, Data: nft.Native(typeLocal)},
+		&expr.Cmp{Register: 1, Data: nft.Native(unix.RTN_LOCAL)},
 	}
 }

@@ -1,6 +1,7 @@
 package chains
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/google/nftables"
@@ -27,17 +28,29 @@ const beforeSourceNAT = 90
 // ctOriginal and ctReply are IP_CT_DIR_ORIGINAL and IP_CT_DIR_REPLY (nf_conntrack_tuple_common.h).
 const ctOriginal, ctReply = 0, 1
 
-// family holds the header fields and sets of an address family.
+// family holds the header fields, the type of addresses and the names of sets of an address family.
 type family struct {
-	saddr, daddr                                             nft.Field
+	saddr, daddr nft.Field
+	addr         nftables.SetDatatype
+	version      string // the suffix of the names
+
 	nodes, ranges, vips, self, own, source, endpoints, outer string
 }
 
-var families = []family{
-	{nft.Source4, nft.Destination4, setNodes4, setRanges4, setVIPs4, setSelf4, setOwn4, setSource4,
-		setEndpoints4, setOuter4},
-	{nft.Source6, nft.Destination6, setNodes6, setRanges6, setVIPs6, setSelf6, setOwn6, setSource6,
-		setEndpoints6, setOuter6},
+var families = []family{newFamily(nft.Source4, nft.Destination4, nftables.TypeIPAddr, "4"),
+	newFamily(nft.Source6, nft.Destination6, nftables.TypeIP6Addr, "6")}
+
+func newFamily(saddr, daddr nft.Field, addr nftables.SetDatatype, v string) family {
+	return family{saddr, daddr, addr, v, setNodes + v, setRanges + v, setVIPs + v, setSelf + v,
+		setOwn + v, setSource + v, setEndpoints + v, setOuter + v}
+}
+
+// familyOf returns the family of an address.
+func familyOf(a netip.Addr) family {
+	if a.Is4() {
+		return families[0]
+	}
+	return families[1]
 }
 
 // skipTunnelled accepts packets out of a tunnel and sets the mark of pods' packets on them. Their
@@ -94,3 +107,50 @@ func keepChain() nft.Chain {
 	return nft.Base("keep_source", nftables.ChainTypeNAT, nftables.ChainHookPostrouting,
 		beforeSourceNAT, slices.Concat(sendFromSelf(), keepSource(), sendToPods(), sendFromOwn())...)
 }
+
+// A client outside connects to a service. At the link its packet has the service's address. Inside
+// this host the packet has the backend's address, and so does the reply until it leaves. The
+// programs at links that translate between the two mark such packets, both ways:
+//
+//	client > service ─► NIC: guard, then translated and marked ─► here: client > backend ─► pod or tunnel
+//	client < service ◄─ NIC: translated, then guard ◄──────────── here: client < backend, marked ◄─ pod or tunnel
+//
+// With that mark, backend addresses are allowed inbound as destination and outbound as source: the
+// program at the link judges the addresses that the network sees. No other host can set a mark, and
+// a packet that leaves a pod's network namespace loses it. A pod's packet still reaches a backend
+// only by a tunnel.
+
+// A pod's packet to a service may stay untranslated: it is a segment of a forgotten flow or a
+// fragment, or the service table is lost. A packet to a ClusterIP is dropped, because Ranges
+// contains its address. A packet to a LoadBalancer IP would leave in clear, although a backend may
+// be inside. So a pod's packets to such addresses are dropped, except replies: a load balancer that
+// does not keep its clients' addresses connects from the address of the service.
+//
+// Connection tracking recognizes replies, and a rule marks them for the programs at links, which
+// cannot recognize them. Routes cannot distinguish replies from other packets. A packet that opens
+// such a TCP connection was answered with a reset earlier (tcp.go).
+
+// markAnswers marks and accepts pods' replies to addresses of services. A packet without a
+// connection, or of an unknown one, continues to the next rule.
+func markAnswers() (rules []nft.Rule) {
+	for _, f := range families {
+		rules = append(rules, nft.All(nft.Direction(nft.Eq, ctReply), f.daddr.In(f.vips),
+			nft.SetMark(0, abi.ServiceMark), nft.Return))
+	}
+	return rules
+}
+
+// dropUntranslated drops pods' packets to addresses of services. Earlier rules have accepted
+// translated packets and replies.
+func dropUntranslated() (rules []nft.Rule) {
+	for _, f := range families {
+		rules = append(rules, nft.All(f.daddr.In(f.vips), Drop(Untranslated)))
+	}
+	return rules
+}
+
+// unserved matches packets that belong to no service flow.
+func unserved() nft.Rule { return nft.Mark(abi.ServiceMark, nft.Eq, 0) }
+
+// passServed accepts packets of a service flow.
+func passServed() nft.Rule { return nft.All(nft.Mark(abi.ServiceMark, nft.Neq, 0), nft.Return) }

@@ -2,8 +2,10 @@ package sample
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -99,6 +101,23 @@ func (r *Reader) Read() (Sample, error) {
 		if s, ok := read(record.RawSample); ok {
 			return s, nil
 		}
+	}
+}
+
+// Waiting passes the samples that the ring holds to keep, the oldest first. It does not wait for
+// more.
+func (r *Reader) Waiting(keep func(Sample)) error {
+	r.reader.SetDeadline(time.Now())
+	defer r.reader.SetDeadline(time.Time{})
+	for {
+		s, err := r.Read()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		keep(s)
 	}
 }
 

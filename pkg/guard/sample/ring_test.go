@@ -99,11 +99,7 @@ func (g guarded) read(t *testing.T) (all []Sample) {
 	r, err := g.ring.Open()
 	errtest.Must(t, err)
 	defer r.Close()
-	for r.reader.AvailableBytes() > 0 {
-		s, err := r.Read()
-		errtest.Must(t, err)
-		all = append(all, s)
-	}
+	errtest.Must(t, r.Waiting(func(s Sample) { all = append(all, s) }))
 	return all
 }
 
@@ -278,9 +274,13 @@ func TestSamplesWaitForTheirReader(t *testing.T) {
 	if len(all) != room || len(g.read(t)) != 0 {
 		t.Errorf("%d samples are read, want %d, each once", len(all), room)
 	}
+	r, err := g.ring.Open()
+	errtest.Must(t, err)
+	defer r.Close()
+	errtest.Must(t, r.Waiting(func(s Sample) { t.Errorf("%+v waits", s) }))
 	g.run(t, "guard_ingress", forged, 99, 1)
-	if all := g.read(t); len(all) != 1 || all[0].In != 99 {
-		t.Errorf("samples after the wait: %+v", all)
+	if s, err := r.Read(); err != nil || s.In != 99 {
+		t.Errorf("sample after the wait: %+v, %v", s, err)
 	}
 	if n := g.dropped(t, "src_in_range"); n != links+1 {
 		t.Errorf("%d packets are counted", n)

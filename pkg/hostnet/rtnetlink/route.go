@@ -19,7 +19,9 @@ type Route struct {
 	Metric int
 	// Device is the output link; empty means an unreachable route.
 	Device string
-	// MTU is the route's own MTU; 0 means the MTU of the device.
+	// MTU is the route's own MTU; 0 means the MTU of the device. It is locked, because look-ups of
+	// BPF programs ignore another one (ip_mtu_from_fib_result and ip6_mtu_from_fib6). A negative
+	// number is an MTU that another program did not lock.
 	MTU int
 	// Source is the preferred source address; the zero Addr means that there is none.
 	Source netip.Addr
@@ -114,7 +116,8 @@ func ReadRoute(body []byte,
 			src, _ := netip.AddrFromSlice(v)
 			r.Source = src.Unmap()
 		case unix.RTA_METRICS:
-			r.MTU = Number(Attribute(v, unix.RTAX_MTU))
+			locked := Number(Attribute(v, unix.RTAX_LOCK))&(1<<unix.RTAX_MTU) != 0
+			r.MTU = ownMTU(Number(Attribute(v, unix.RTAX_MTU)), locked)
 		case unix.RTA_GATEWAY, unix.RTA_MULTIPATH, unix.RTA_VIA, nexthopID:
 			plain = false
 		}
@@ -132,11 +135,19 @@ func ReadRoute(body []byte,
 	return r, index, proto, kind, r.Dst.IsValid()
 }
 
+// ownMTU returns Route.MTU for the MTU of a route in the kernel.
+func ownMTU(mtu int, locked bool) int {
+	if locked {
+		return mtu
+	}
+	return -mtu
+}
+
 // FromLibrary converts a route that the general netlink library has read. A property that Route
 // cannot represent, such as a gateway that another program set with our protocol, becomes an
 // impossible device name. So such a route never equals a wanted one.
 func FromLibrary(r nl.Route, family int, names map[int]string) Route {
-	out := Route{Table: r.Table, Metric: r.Priority, MTU: r.MTU,
+	out := Route{Table: r.Table, Metric: r.Priority, MTU: ownMTU(r.MTU, r.MTULock),
 		Dst: defaultPrefix(family)}
 	if r.Dst != nil {
 		ones, _ := r.Dst.Mask.Size()
@@ -167,7 +178,8 @@ func FromLibrary(r nl.Route, family int, names map[int]string) Route {
 func (r Route) ToLibrary(index func(name string) (int, error)) (*nl.Route, error) {
 	out := &nl.Route{
 		Table: r.Table, Dst: nl.IPNet(r.Dst), Priority: r.Metric, Protocol: abi.RouteProtoNode,
-		MTU: r.MTU, Type: unix.RTN_UNREACHABLE, Src: r.Source.AsSlice(),
+		MTU: r.MTU, MTULock: r.MTU != 0, Type: unix.RTN_UNREACHABLE,
+		Src: r.Source.AsSlice(),
 	}
 	if r.Unreachable() {
 		return out, nil

@@ -41,7 +41,7 @@ func changeOfNFT(b []byte) (c Change) {
 // rules that may see packets of pods.
 func isOthersFilter(family byte, kind uint16, attrs []byte) bool {
 	switch family {
-	case unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6:
+	case unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6, unix.NFPROTO_NETDEV:
 	default:
 		return false
 	}

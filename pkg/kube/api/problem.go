@@ -2,12 +2,14 @@ package api
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -107,12 +109,17 @@ func Explain(verb string, k object.Kind, err error) error {
 	if ue := (*url.Error)(nil); errors.As(err, &ue) {
 		err = ue.Err // without the address, whose parameters differ each time
 	}
+	invalid := x509.CertificateInvalidError{}
 	switch {
 	case err == nil:
 		return nil
-	case apierrors.IsNotFound(err) && k.Version == object.VeilNodes.Version:
-		return fmt.Errorf("the custom resource %s is not installed: apply manifests/crd first (%w)",
-			k.What, err)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return fmt.Errorf("the certificate of the API server is not valid at %s, the time of this "+
+			"node's clock: set the clock, or renew the certificate (%w)",
+			time.Now().UTC().Format("2006-01-02"), err)
+	case apierrors.IsNotFound(err) && k.Definitions() != "":
+		return fmt.Errorf("the custom resource %s is not installed: apply %s first (%w)", k.What,
+			k.Definitions(), err)
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("this identity may not %s %s: apply the manifests, whose rule is in %s, "+
 			"and bind it to the user in the kubeconfig (%w)", verb, k.What, k.Rule, err)

@@ -70,6 +70,15 @@ func (s *Server) head(ctx context.Context, k object.Kind) (revision string, err 
 // server lacks the kind, st is not changed, and the request is repeated after Times.Unserved. A
 // missing kind is not reported as a problem.
 func (s *Server) ReflectServed(ctx context.Context, k object.Kind, st cache.ReflectorStore) {
+	s.ReflectOptional(ctx, k, st, s.Times.Unserved,
+		func(ctx context.Context, r *reflector.Reflector) { r.Run(ctx, st) })
+}
+
+// ReflectOptional is ReflectServed for a store that needs its reflector. It calls run with a new
+// reflector for st in each round, and waits for pause between rounds. run must return when its ctx
+// ends.
+func (s *Server) ReflectOptional(ctx context.Context, k object.Kind, st cache.ReflectorStore,
+	pause time.Duration, run func(context.Context, *reflector.Reflector)) {
 	for ctx.Err() == nil {
 		round, end := context.WithCancel(ctx)
 		r := s.Reflector(k, st)
@@ -81,11 +90,11 @@ func (s *Server) ReflectServed(ctx context.Context, k object.Kind, st cache.Refl
 			}
 			report(err)
 		}
-		r.Run(round, st)
+		run(round, r)
 		end()
 		select {
 		case <-ctx.Done():
-		case <-time.After(s.Times.Unserved):
+		case <-time.After(pause):
 		}
 	}
 }

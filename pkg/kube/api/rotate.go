@@ -48,7 +48,9 @@ func newRotating(cfg *rest.Config, now func() time.Time) (*http.Client, error) {
 		}
 		r.turns[i] = rt
 	}
-	return &http.Client{Transport: r, Timeout: cfg.Timeout}, nil
+	// An API server does not redirect. A redirect would take the token to another server.
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &http.Client{Transport: r, Timeout: cfg.Timeout, CheckRedirect: stay}, nil
 }
 
 // RoundTrip sends a request over the transport whose turn it is.

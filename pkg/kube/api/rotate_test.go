@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // Requests move to another connection after a time, and never return to an earlier one.
@@ -23,20 +25,14 @@ func TestRequestsMoveToAnotherConnection(t *testing.T) {
 	now := time.Now()
 	client, err := newRotating(&rest.Config{Host: server.URL,
 		TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	get := func() string {
 		t.Helper()
 		r, err := client.Get(server.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		defer r.Body.Close()
-		if _, err := io.Copy(io.Discard, r.Body); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errtest.Of(io.Copy(io.Discard, r.Body)))
 		return from
 	}
 

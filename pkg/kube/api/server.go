@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,18 +63,21 @@ type Server struct {
 	problems map[string]string // by subject
 }
 
-// New returns a Server. It does not connect to the API server. A nil log discards log messages.
+// New returns a Server. It does not connect to the API server. A nil log discards log messages. If
+// cfg has no user agent or rate of requests, they are set as for veild.
 func New(cfg *rest.Config, log *slog.Logger) (*Server, error) {
 	cfg = rest.CopyConfig(cfg)
 	tokenfile.Renew(cfg)
 	reflector.ReportAtOnce(cfg)
-	cfg.UserAgent = "veild"
-	cfg.QPS, cfg.Burst = 20, 50
+	cfg.UserAgent = cmp.Or(cfg.UserAgent, "veild")
+	if cfg.QPS == 0 {
+		cfg.QPS, cfg.Burst = 20, 50
+	}
 	cfg.ContentType = runtime.ContentTypeJSON
 
 	// gzip costs an API server more than it saves on the network of a cluster.
 	cfg.DisableCompression = true
-	cfg.NegotiatedSerializer = object.Codecs.WithoutConversion()
+	cfg.NegotiatedSerializer = object.Serializers
 	hc, err := newRotating(cfg, time.Now)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes source: %w", err)

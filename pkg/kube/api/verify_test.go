@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // authority is a CA that makes certificates of servers.
@@ -38,9 +40,7 @@ func newAuthority(t *testing.T) authority {
 func (a authority) sign(t *testing.T, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	c.SerialNumber, c.Subject = big.NewInt(1), pkix.Name{CommonName: "test"}
 	c.NotBefore = time.Now().Add(-time.Hour)
 	if c.NotAfter.IsZero() {
@@ -51,9 +51,7 @@ func (a authority) sign(t *testing.T, c *x509.Certificate) (*x509.Certificate, *
 		parent, signer = c, key
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if c, err = x509.ParseCertificate(der); err != nil {
 		t.Fatal(err)
 	}
@@ -103,9 +101,7 @@ func TestServersAreVerifiedByTheCAOfToday(t *testing.T) {
 		pem []byte
 		ok  bool
 	}{{theirs.pem, false}, {ours.pem, true}, {[]byte("none"), false}} {
-		if err := os.WriteFile(file, c.pem, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(file, c.pem, 0o600))
 		if err := verify(state); (err == nil) != c.ok {
 			t.Errorf("verified: %v, want success %t", err, c.ok)
 		}

@@ -29,6 +29,9 @@ type Feed[T any] struct {
 	Put, Drop func(T)
 	// Listed, if not nil, is called once, after the first list.
 	Listed func()
+	// Early passes on the values of the first list while it is read. Put must then have no effect
+	// before Listed, because some may be dropped again. It must not be combined with ShrinkLargest.
+	Early bool
 
 	// bound limits the objects of each namespace. Nil means no limit.
 	bound bound[T]
@@ -37,7 +40,8 @@ type Feed[T any] struct {
 	passed map[string]T
 	// noted holds the objects with a problem, by namespace and name.
 	noted map[string]bool
-	once  sync.Once
+	// replaced reports whether a list was read to its end.
+	replaced bool
 }
 
 // bound limits the objects of each namespace. shrinkLargest passes on the largest objects without
@@ -65,6 +69,9 @@ type bound[T any] interface {
 type Parsed[T any] struct {
 	Value   *T
 	Problem string
+	// Keep reports whether the value that was passed on before stays, because the object cannot be
+	// read. It needs a Problem.
+	Keep bool
 	// Elements is the size of the value for the bound of its namespace.
 	Elements int
 }
@@ -80,7 +87,35 @@ func (f *Feed[T]) BeginList() func(*object.Object) bool {
 		keeps = f.bound.list()
 		f.mu.Unlock()
 	}
-	return func(o *object.Object) bool { return keeps(o, f.reduce(o)) }
+	return func(o *object.Object) bool {
+		p := f.reduce(o)
+		if !keeps(o, p) {
+			return false
+		}
+		f.passEarly(o, p)
+		return true
+	}
+}
+
+// passEarly passes on a value of the first list before the end of that list.
+func (f *Feed[T]) passEarly(o *object.Object, p Parsed[T]) {
+	if !f.Early || p.Value == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.replaced {
+		f.passLocked(o.Namespace+"/"+o.Name, *p.Value)
+	}
+}
+
+// takeBack drops a value that was passed on early.
+func (f *Feed[T]) takeBack(key string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.Early && !f.replaced {
+		f.deleteLocked(key)
+	}
 }
 
 // reduce parses o, unless it is parsed already, and drops its content.
@@ -109,21 +144,29 @@ func (f *Feed[T]) addLocked(o *object.Object, isNew bool) {
 		p = f.bound.put(o, p, isNew)
 	}
 	f.noteLocked(key, p.Problem)
-	old, had := f.passed[key]
 	switch {
+	case p.Keep:
 	case p.Value == nil:
 		f.deleteLocked(key)
-	case had && f.same(old, *p.Value):
 	default:
-		if had && f.Owner(old) != f.Owner(*p.Value) {
-			f.Drop(old)
-		}
-		if f.passed == nil {
-			f.passed = map[string]T{}
-		}
-		f.passed[key] = *p.Value
-		f.Put(*p.Value)
+		f.passLocked(key, *p.Value)
 	}
+}
+
+// passLocked passes on a value, unless it was passed on before.
+func (f *Feed[T]) passLocked(key string, v T) {
+	old, had := f.passed[key]
+	switch {
+	case had && f.same(old, v):
+		return
+	case had && f.Owner(old) != f.Owner(v):
+		f.Drop(old)
+	}
+	if f.passed == nil {
+		f.passed = map[string]T{}
+	}
+	f.passed[key] = v
+	f.Put(v)
 }
 
 func (f *Feed[T]) same(a, b T) bool {
@@ -195,9 +238,10 @@ func (f *Feed[T]) Replace(list []any, _ string) error {
 	forgetUnseenLocked(f, seen, f.passed)
 	forgetUnseenLocked(f, seen, f.noted)
 	done(seen)
-	if f.Listed != nil {
-		f.once.Do(f.Listed)
+	if first := !f.replaced; first && f.Listed != nil {
+		f.Listed()
 	}
+	f.replaced = true
 	return nil
 }
 

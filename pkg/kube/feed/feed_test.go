@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/kube/api"
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
@@ -34,9 +35,7 @@ func TestListClearsTheProblemsOfWhatItLacks(t *testing.T) {
 		{[]any{named("", "b")}, 1},
 		{nil, 0},
 	} {
-		if err := f.Replace(step.list, "1"); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, f.Replace(step.list, "1"))
 		if got := s.Problems(); len(got) != step.want {
 			t.Errorf("after a list of %d: problems %q, want %d", len(step.list), got, step.want)
 		}

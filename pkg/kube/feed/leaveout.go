@@ -56,7 +56,10 @@ func (r *leaveOutLast[T]) list() (keeps func(o *object.Object, p Parsed[T]) bool
 		if p.Elements == 0 {
 			return false
 		}
-		kept, _ := reading.Put(o.Namespace, o.Name, p.Elements, true)
+		kept, gone := reading.Put(o.Namespace, o.Name, p.Elements, true)
+		for _, name := range gone {
+			r.feed.takeBack(o.Namespace + "/" + name)
+		}
 		return kept
 	}
 }

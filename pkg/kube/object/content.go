@@ -15,6 +15,9 @@ func Node(o *Object) (n *wire.Node, problem string) {
 	var s struct {
 		PodCIDR  string   `json:"podCIDR"`
 		PodCIDRs []string `json:"podCIDRs"`
+		Taints   []struct {
+			Key string `json:"key"`
+		} `json:"taints"`
 	}
 	if err := Unmarshal(o.Spec, &s); err != nil {
 		problem = fmt.Sprintf("spec: %v", err)
@@ -22,6 +25,10 @@ func Node(o *Object) (n *wire.Node, problem string) {
 
 	n = &wire.Node{PodCIDR: s.PodCIDR, PodCIDRs: s.PodCIDRs}
 	n.LabelsExcess = o.Excess
+	n.Leaving = !o.DeletionTimestamp.IsZero()
+	for _, taint := range s.Taints {
+		n.Leaving = n.Leaving || taint.Key == wire.DeletedTaint
+	}
 	var t struct {
 		Addresses []struct {
 			Type    string `json:"type"`
@@ -72,8 +79,11 @@ type serviceStatus struct {
 	} `json:"loadBalancer"`
 }
 
-// Service returns the content of a Service, in protobuf or JSON, or a problem if it is malformed.
+// Service returns the content of a Service, in protobuf or JSON, or a problem if it cannot be read.
 func Service(o *Object) (w *wire.Service, problem string) {
+	if o.Unread != nil {
+		return nil, o.Unread.Error()
+	}
 	if w, ok := o.Content.(*wire.Service); ok {
 		return w, ""
 	}
@@ -128,13 +138,13 @@ func hintNames(hints []hintSpec) (names []string) {
 	return names
 }
 
-// EndpointSlice returns the content of an EndpointSlice, in protobuf or JSON, or a problem if it is
-// malformed or too large.
+// EndpointSlice returns the content of an EndpointSlice, in protobuf or JSON, or a problem if it
+// cannot be read.
 func EndpointSlice(o *Object) (w *wire.EndpointSlice, problem string) {
+	if o.Unread != nil {
+		return nil, o.Unread.Error()
+	}
 	if w, ok := o.Content.(*wire.EndpointSlice); ok {
-		if w.Excess {
-			return nil, fmt.Sprintf("it has more than %d endpoints, hints and ports", wire.MaxEndpoints)
-		}
 		return w, ""
 	}
 

@@ -8,7 +8,8 @@
 //	            └─ an item that reduce leaves out is not held
 //
 // Promises:
-//   - Malformed content never ends the stream of a watch, because it stays raw until it is parsed.
+//   - Malformed content in JSON, and of a Service or an EndpointSlice in protobuf, never ends the
+//     stream of a watch. Another malformed object in protobuf ends it.
 //   - A list takes the memory of its reduced items and of its largest item.
 //   - Parts of JSON that are too large are not decoded (json.go). Package wire bounds protobuf.
 //   - Node, Service and EndpointSlice return the same content for protobuf and JSON.

@@ -25,20 +25,34 @@ type typedList[C any] struct {
 // Reset empties the object. The client library's decoder of protobuf needs Reset and Unmarshal.
 func (o *typed[C]) Reset() { *o = typed[C]{} }
 
-// Unmarshal reads an object from protobuf without its envelope.
+// Unmarshal reads an object from protobuf without its envelope. If only the content of a Service or
+// an EndpointSlice is malformed, the object is Unread.
 func (o *typed[C]) Unmarshal(message []byte) error {
 	content := new(C)
 	meta, err := read(content, message)
-	if err != nil {
+	if err != nil && (!mayBeUnread(content) || meta.Name == "" || meta.ResourceVersion == "") {
 		return err
 	}
-	o.Object = Object{Content: content, ObjectMeta: metav1.ObjectMeta{
+	o.Object = Object{Unread: err, ObjectMeta: metav1.ObjectMeta{
 		Name: meta.Name, Namespace: meta.Namespace, UID: types.UID(meta.UID),
 		ResourceVersion: meta.ResourceVersion, Annotations: meta.Annotations,
 		Generation: meta.Generation, CreationTimestamp: metav1.NewTime(meta.Created),
 		Labels: meta.Labels,
 	}}
+	if err == nil {
+		o.Content = content
+	}
 	return nil
+}
+
+// mayBeUnread reports whether an object with this content may be passed on without it. Then what
+// was read of it before stays in force. That would be wrong for a policy.
+func mayBeUnread(content any) bool {
+	switch content.(type) {
+	case *wire.Service, *wire.EndpointSlice:
+		return true
+	}
+	return false
 }
 
 // DeepCopyObject makes typed a runtime.Object.

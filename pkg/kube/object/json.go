@@ -10,7 +10,8 @@ import (
 )
 
 // Bounds of the decoded parts of an object in JSON, in bytes of text. A larger part is not decoded.
-// For labels and ownerReferences, Object.Excess reports that.
+// For labels and ownerReferences, Object.Excess reports that, and for annotations
+// Object.AnnotationsExcess.
 const (
 	MaxMetaJSON = 64 << 10 // each of labels, annotations and ownerReferences
 	MaxPartJSON = 256 << 10
@@ -61,7 +62,8 @@ func (o *Object) UnmarshalJSON(raw []byte) error {
 	m := &j.Metadata
 	*o = Object{TypeMeta: j.TypeMeta, Spec: j.Spec, Status: j.Status, AddressType: j.AddressType,
 		Endpoints: j.Endpoints, Ports: j.Ports,
-		Excess: m.Labels.excess || m.OwnerReferences.excess,
+		Excess:            m.Labels.excess || m.OwnerReferences.excess,
+		AnnotationsExcess: m.Annotations.excess,
 		ObjectMeta: metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID,
 			ResourceVersion: m.ResourceVersion, Generation: m.Generation,
 			CreationTimestamp: m.CreationTimestamp, Labels: m.Labels.Value,

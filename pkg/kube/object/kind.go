@@ -29,8 +29,20 @@ const (
 	SiteNodeResource = "sitenodes"
 )
 
+// Kinds of the custom resources that links of clusters need. They have the group and version of
+// VeilNode.
+const (
+	SiteRecordKind     = "SiteRecord"
+	SiteRecordResource = "siterecords"
+	SiteLinkKind       = "SiteLink"
+	SiteLinkResource   = "sitelinks"
+)
+
 // Manifests that grant rights.
 const (
+	siteRights = "manifests/components/sites/clusterrole.yaml"
+	// exportRights lets veild read what is exported.
+	exportRights  = "manifests/components/sites/rights.yaml"
 	nodeRights    = "manifests/cni/clusterrole.yaml"
 	serviceRights = "manifests/components/services/rights.yaml"
 	// PolicyRights is the manifest that lets veild read what policies need.
@@ -64,6 +76,8 @@ var (
 	admin      = schema.GroupVersion{Group: policy.Group, Version: "v1alpha1"}
 	extensions = schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}
 	own        = schema.GroupVersion{Group: VeilNodeGroup, Version: VeilNodeVersion}
+	// multicluster is the API version of exports and imports of services (KEP-1645).
+	multicluster = schema.GroupVersion{Group: "multicluster.x-k8s.io", Version: "v1beta1"}
 )
 
 // Kinds for the cluster's state.
@@ -91,6 +105,10 @@ var (
 		serviceRights).selecting(Services.Labels)
 )
 
+// ServiceSlices are the EndpointSlices of all services, headless ones included.
+var ServiceSlices = eitherKind[wire.EndpointSlice]("EndpointSlice", discovery, "endpointslices",
+	exportRights).selecting(ServiceNameLabel)
+
 // Kinds for policies.
 var (
 	Pods            = protobufKind[wire.Pod]("Pod", core, "pods", PolicyRights)
@@ -108,6 +126,18 @@ var (
 	}
 	// Events are only created, not read.
 	Events = jsonKind("Event", core, "events", PolicyRights)
+)
+
+// Kinds for links with other clusters. Services and slices are read whole, in JSON.
+var (
+	ServiceExports = jsonKind("ServiceExport", multicluster, "serviceexports", siteRights)
+	ServiceImports = jsonKind("ServiceImport", multicluster, "serviceimports", siteRights)
+	SiteRecords    = jsonKind(SiteRecordKind, own, SiteRecordResource, siteRights)
+	SiteLinks      = jsonKind(SiteLinkKind, own, SiteLinkResource, siteRights)
+	AllServices    = newKind[wire.Service]("Service", core, "services", siteRights)
+	AllSlices      = newKind[wire.EndpointSlice]("EndpointSlice", discovery, "endpointslices",
+		siteRights)
+	AllNamespaces = newKind[wire.Meta]("Namespace", core, "namespaces", siteRights)
 )
 
 // newKind returns a kind whose Content in protobuf is a *C.
@@ -164,6 +194,18 @@ func (k Kind) Definition() Kind {
 	return d
 }
 
+// Definitions returns the manifests with the definition of k, or "" if k is not a custom resource
+// that Kubeveil installs.
+func (k Kind) Definitions() string {
+	switch {
+	case k.Rule == siteRights && (k.Version == own || k.Version == multicluster):
+		return "manifests/components/sites/crd"
+	case k.Version == own:
+		return "manifests/crd"
+	}
+	return ""
+}
+
 // In restricts a kind to the objects of a namespace.
 func (k Kind) In(namespace string) Kind {
 	last := strings.LastIndex(k.Path, "/")
@@ -187,8 +229,8 @@ func (k Kind) New() runtime.Object { return k.newObject() }
 var scheme = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, k := range append([]Kind{Nodes, VeilNodes, SiteNodes, ServiceCIDRs, Services,
-		EndpointSlices, Pods, Namespaces, NetworkPolicies, ClusterPolicies,
-		ClusterPolicies.Definition()}, IgnoredPolicies...) {
+		EndpointSlices, Pods, Namespaces, NetworkPolicies, ClusterPolicies, ServiceExports,
+		ServiceImports, SiteRecords, SiteLinks, ClusterPolicies.Definition()}, IgnoredPolicies...) {
 		metav1.AddToGroupVersion(scheme, k.Version)
 		scheme.AddKnownTypeWithName(k.Version.WithKind(k.Kind), k.newObject())
 		scheme.AddKnownTypeWithName(k.Version.WithKind(k.Kind+"List"), k.newList())
@@ -196,8 +238,8 @@ var scheme = func() *runtime.Scheme {
 	return scheme
 }()
 
-// Codecs decode the events of a watch.
-var Codecs = serializer.NewCodecFactory(scheme)
+// codecs decode what Serializers does not read in place.
+var codecs = serializer.NewCodecFactory(scheme)
 
 // fromProtobuf decodes an object in protobuf with its envelope.
 var fromProtobuf = protobuf.NewSerializer(scheme, scheme)

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/kube/kubetest"
 )
 
@@ -25,14 +26,10 @@ func largePolicies(t *testing.T, n int) []byte {
 				Ingress: make([]networkingv1.NetworkPolicyIngressRule, 700_000)}})
 	}
 	raw, err := list.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	envelope := runtime.Unknown{Raw: raw}
 	b, err := envelope.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return append([]byte("k8s\x00"), b...)
 }
 
@@ -78,9 +75,7 @@ func TestAnswerThatIsNotAListIsAnError(t *testing.T) {
 
 	list, err := read(`{"kind": "VeilNodeList", "other": [1, {}],
 		"items": null, "metadata": {"resourceVersion": "5", "continue": "c"}}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	l, err := meta.ListAccessor(list)
 	if err != nil || meta.LenList(list) != 0 || l.GetResourceVersion() != "5" ||
 		l.GetContinue() != "c" {

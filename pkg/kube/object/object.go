@@ -23,6 +23,10 @@ type Object struct {
 
 	// Excess reports whether labels or ownerReferences in JSON were too large to be decoded.
 	Excess bool `json:"-"`
+	// AnnotationsExcess reports the same of annotations.
+	AnnotationsExcess bool `json:"-"`
+	// Unread is the error of content in protobuf that could not be read. Content is nil then.
+	Unread error `json:"-"`
 	// Content points to the type of package wire that was read from protobuf. It is nil for an
 	// object in JSON.
 	Content any `json:"-"`

@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/kube/api"
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
@@ -111,9 +112,7 @@ func denial(name, uid string, generation int64) policy.Denial {
 func sayer(t *testing.T, f *eventServer, node string) *eventSayer {
 	t.Helper()
 	s, err := api.New(&rest.Config{Host: f.url}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	s.Times.RetryMax = 20 * time.Millisecond
 	d := NewDenials(s, node)
 	d.again, d.spread = time.Hour, 0

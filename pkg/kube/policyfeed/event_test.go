@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/kube/kubetest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -44,14 +45,10 @@ func TestPutEvent(t *testing.T) {
 		{"v1", "Namespace", &corev1.Namespace{}, "it is ignored"},
 	} {
 		raw, err := kubetest.Protobuf(tt.apiVersion, tt.kind, tt.object)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		event, err := (&metav1.WatchEvent{Type: "MODIFIED",
 			Object: runtime.RawExtension{Raw: raw}}).Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		err = PutEvent(event, "node-1", &sink)
 		if (err == nil) != (tt.refused == "") ||
 			err != nil && !strings.Contains(err.Error(), tt.refused) {

@@ -11,6 +11,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/kube/feed"
 	"github.com/kubeveil/kubeveil/pkg/kube/kubetest"
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
@@ -209,9 +210,7 @@ func TestLargeClusterPolicyDeniesItsSubjectsInItsDirections(t *testing.T) {
 	spec, err := json.Marshal(m{"tier": "Baseline", "priority": 7,
 		"subject": m{"namespaces": m{"matchLabels": m{"team": "a"}}}, "ingress": []m{},
 		"egress": []m{{"action": "Accept", "to": []m{{"networks": networks}}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	p := parseCluster(t, string(spec)).Value
 	if p.Denies != [2]bool{policy.Egress: true} || p.Tier != policy.Baseline || p.Priority != 7 ||
 		!p.Namespaces.Matches(map[string]string{"team": "a"}) || p.Namespaces.Matches(nil) ||

@@ -27,7 +27,7 @@ import (
 )
 
 // smallRoom is a table of which one namespace may take 4,096 frontends or 1,024 backends.
-var smallRoom = service.Limits{Frontends: 8192, BackendSlots: 8192, Members: 8192,
+var smallRoom = service.Limits{Frontends: 8192, BackendSlots: 8192,
 	SourceRanges: 2048}
 
 // plainService is a Service of both families as it was read.
@@ -219,6 +219,29 @@ func TestTenantWithManyServicesCostsItself(t *testing.T) {
 		t.Errorf("after a list: problems %q", f.Server.Problems())
 	}
 	runtime.KeepAlive(f)
+}
+
+// The values of the first list are passed on while it is read, and those that exceed the share of
+// their namespace are dropped again. A later list is passed on at its end.
+func TestFirstListIsPassedOnEarly(t *testing.T) {
+	f := newCounting(smallRoom)
+	f.Early = true
+	keeps, list := f.BeginList(), []any{}
+	for i := range 1100 { // 1,024 fit
+		if o := plainService("shop", 2000-i); keeps(o) {
+			list = append(list, o)
+		}
+	}
+	if f.passed["shop"] != 1024 {
+		t.Errorf("%d passed on before the end of the list, want 1024", f.passed["shop"])
+	}
+	if err := f.Replace(list, "1"); err != nil || f.passed["shop"] != 1024 {
+		t.Errorf("%d passed on: %v", f.passed["shop"], err)
+	}
+
+	if keeps := f.BeginList(); !keeps(plainService("other", 1)) || f.passed["other"] != 0 {
+		t.Errorf("%v passed on before the end of a later list", f.passed)
+	}
 }
 
 // The problems of malformed objects, each of which is a line in the status, are bounded per

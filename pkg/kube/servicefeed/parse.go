@@ -20,7 +20,10 @@ const defaultAffinity = 10800 * time.Second
 // parseService parses a Service. It returns no value for a service without a cluster IP.
 func parseService(o *object.Object) feed.Parsed[service.Service] {
 	spec, problem := object.Service(o)
-	if problem == "" && spec.Excess {
+	if problem != "" {
+		return unread[service.Service](problem)
+	}
+	if spec.Excess {
 		problem = fmt.Sprintf("it has more than %d ports, addresses and ranges", wire.MaxService)
 	}
 	if problem == "" && !validPorts(spec) {
@@ -76,6 +79,12 @@ func parseService(o *object.Object) feed.Parsed[service.Service] {
 	return feed.Parsed[service.Service]{Value: &s, Problem: string(bad)}
 }
 
+// unread returns the result for an object that cannot be read.
+func unread[T any](problem string) feed.Parsed[T] {
+	return feed.Parsed[T]{Keep: true,
+		Problem: problem + "; what was read of it before stays in force"}
+}
+
 // validPorts reports whether all port numbers are between 0 and 65535.
 func validPorts(w *wire.Service) bool {
 	valid := func(port int32) bool { return port >= 0 && port <= 65535 }
@@ -94,7 +103,11 @@ func parseEndpoints(o *object.Object) feed.Parsed[service.Slice] {
 	}
 	w, problem := object.EndpointSlice(o)
 	if problem != "" {
-		return feed.Parsed[service.Slice]{Problem: problem + "; it is left out"}
+		return unread[service.Slice](problem)
+	}
+	if w.Excess {
+		return feed.Parsed[service.Slice]{Problem: fmt.Sprintf("it has more than %d endpoints, hints "+
+			"and ports; it is left out", wire.MaxEndpoints)}
 	}
 	if w.AddressType != "IPv4" && w.AddressType != "IPv6" {
 		return feed.Parsed[service.Slice]{}
@@ -119,15 +132,15 @@ func parseEndpoints(o *object.Object) feed.Parsed[service.Slice] {
 		bad.add("endpoints", w.Malformed)
 	}
 	s.Endpoints = make([]service.Endpoint, 0, len(w.Endpoints))
-	var known hints
 	for _, e := range w.Endpoints {
 		if !e.Addr.IsValid() {
 			continue
 		}
 		at := endpointAt(e)
-		at.Hints = known.of(e)
+		at.Hints = hintsOf(&s, e)
 		s.Endpoints = append(s.Endpoints, at)
 	}
+	w.Release()
 
 	return feed.Parsed[service.Slice]{Value: &s, Problem: string(bad)}
 }
@@ -148,28 +161,25 @@ func endpointAt(e wire.Endpoint) service.Endpoint {
 // maxHints bounds the hints of each kind that an endpoint may have. The API has the same limit.
 const maxHints = 8
 
-// hints holds the distinct hints of the endpoints of a slice, so that endpoints with equal hints
-// share one object.
-type hints []*service.Hints
-
-// of returns the hints of an endpoint, or nil if the endpoint has none.
-func (h *hints) of(e wire.Endpoint) *service.Hints {
+// hintsOf returns the number of the hints of an endpoint in s, or 0 if the endpoint has none. It adds
+// hints that are new.
+func hintsOf(s *service.Slice, e wire.Endpoint) uint16 {
 	own := service.Hints{Zones: e.ForZones[:min(len(e.ForZones), maxHints)],
 		Nodes: e.ForNodes[:min(len(e.ForNodes), maxHints)]}
 	if len(own.Zones) == 0 && len(own.Nodes) == 0 {
-		return nil
+		return 0
 	}
 
 	// Only the last hints are searched: a slice has few zones, but may have a node for each
 	// endpoint.
 	const searched = 8
-	for _, k := range (*h)[max(0, len(*h)-searched):] {
+	for i := len(s.Hints) - 1; i >= max(0, len(s.Hints)-searched); i-- {
+		k := s.Hints[i]
 		if slices.Equal(k.Zones, own.Zones) && slices.Equal(k.Nodes, own.Nodes) {
-			return k
+			return uint16(i + 1)
 		}
 	}
-	*h = append(*h, &own)
-	return &own
+	return s.AddHints(own)
 }
 
 // malformed is a sentence about the last malformed part that was left out, or "".

@@ -13,10 +13,11 @@ import (
 )
 
 // Run watches Services and EndpointSlices of s. It passes each change to sink until ctx ends, and
-// returns ctx's error. When a list is read again, only the differences are passed on. While the API
-// server is unreachable, s has a problem, and the objects that were passed on stay valid. room
-// holds the sizes of the table. Objects that exceed the share of their namespace are not passed on,
-// but counted in left.
+// returns ctx's error. It passes the objects of the first lists on while it reads them; until
+// Listed some of them may be deleted again. When a list is read again, only the differences are
+// passed on. While the API server is unreachable, s has a problem, and the objects that were passed
+// on stay valid. room holds the sizes of the table. Objects that exceed the share of their
+// namespace are not passed on, but counted in left.
 func Run(ctx context.Context, s *api.Server, room service.Limits, sink service.Sink,
 	left *Left) error {
 	return run(ctx, s, room, sink, left, object.Services, object.EndpointSlices)
@@ -32,12 +33,12 @@ func RunAPIServers(ctx context.Context, s *api.Server, sink service.Sink, left *
 func run(ctx context.Context, s *api.Server, room service.Limits, sink service.Sink, left *Left,
 	ofServices, ofSlices object.Kind) error {
 	unlisted := feed.NewLists(2)
-	services := &feed.Feed[service.Service]{Server: s, What: object.Services.Kind,
+	services := &feed.Feed[service.Service]{Server: s, What: object.Services.Kind, Early: true,
 		Listed: unlisted.Done, Owner: func(s service.Service) any { return s.Name },
 		Same: service.Service.Equal, Put: sink.PutService,
 		Drop: func(s service.Service) { sink.DeleteService(s.Name) }}
 	boundServices(services, room, left)
-	endpoints := &feed.Feed[service.Slice]{Server: s, What: object.EndpointSlices.Kind,
+	endpoints := &feed.Feed[service.Slice]{Server: s, What: object.EndpointSlices.Kind, Early: true,
 		Listed: unlisted.Done, Owner: func(s service.Slice) any { return s.Service },
 		Same: service.Slice.Equal, Put: sink.PutSlice,
 		Drop: func(s service.Slice) { sink.DeleteSlice(s.Service, s.Name) }}

@@ -70,3 +70,22 @@ func Decode(raw []byte) (claim *cluster.Claim, addrs []netip.Addr, err error) {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return claim, slices.Compact(addrs), nil
 }
+
+// Encode returns the spec of a SiteNode. It is the inverse of Decode. Beyond the bound of
+// addresses, it leaves out the last ones.
+func Encode(claim cluster.Claim, addrs []netip.Addr) ([]byte, error) {
+	spec, err := veilnode.Encode(claim)
+	if err != nil {
+		return nil, err
+	}
+	list, err := json.Marshal(addrs[:min(len(addrs), maxAddresses)])
+	if err != nil {
+		return nil, err
+	}
+
+	raw := fmt.Appendf(nil, `{"addresses":%s,%s`, list, spec[1:])
+	if _, _, err := Decode(raw); err != nil {
+		return nil, fmt.Errorf("encode node: %w", err)
+	}
+	return raw, nil
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
+	"github.com/kubeveil/kubeveil/pkg/kube/veilnode"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -49,6 +50,13 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{` + keys + `,"addresses":["198.18.1.11","fd42:9::1"]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		claim, addrs, err := Decode(raw)
+		if err == nil {
+			again, err := Encode(*claim, addrs)
+			errtest.Must(t, err)
+			if same, _, err := Decode(again); err != nil || !veilnode.Same(same, claim) {
+				t.Errorf("%s is decoded, encoded and decoded as %+v: %v", raw, same, err)
+			}
+		}
 		if err == nil && (claim == nil || len(addrs) == 0 || len(addrs) > maxAddresses) {
 			t.Errorf("claim %v, addresses %v", claim, addrs)
 		}

@@ -52,7 +52,7 @@ func (s *Store) listLocked() List {
 		case n == 0:
 		case site == "":
 			l.problems["SiteNodes"] = fmt.Sprintf("%d belong to sites that are not open: write "+
-				"these into sites with reach: all, or delete them", n)
+				"these into sites with reach: exports, or delete them", n)
 		default:
 			l.problems["SiteNodes of "+site] = fmt.Sprintf("%d are left out, because at most %d "+
 				"nodes of a site are read: delete those that do not exist", n, MaxNodes)

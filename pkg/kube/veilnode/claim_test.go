@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -93,9 +94,7 @@ func TestDecodeKeepsUsableFeatures(t *testing.T) {
 	} {
 		raw, err := json.Marshal(map[string]any{"keys": []keySpec{{1, key(1).String()}},
 			"features": tc.features})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		c, err := Decode(raw)
 		if err != nil {
 			t.Errorf("%s: %v", tc.situation, err)
@@ -120,9 +119,7 @@ func FuzzDecode(f *testing.F) {
 	raw, err := Encode(cluster.Claim{Keys: []cluster.Key{{Epoch: 1, Public: key(1)}}, MTU: 1500,
 		Endpoints:   []netip.AddrPort{netip.MustParseAddrPort("198.19.0.1:51820")},
 		PodPrefixes: []netip.Prefix{netip.MustParsePrefix("198.18.1.0/24")}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	errtest.Must(f, err)
 	f.Add(raw)
 	f.Add(
 		[]byte(
@@ -172,9 +169,7 @@ func TestSchemaSaysWhatDecodeSays(t *testing.T) {
 			} `json:"versions"`
 		} `json:"spec"`
 	}
-	if err := yaml.Unmarshal(data, &crd); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, yaml.Unmarshal(data, &crd))
 
 	v := crd.Spec.Versions[0]
 	if crd.Spec.Group != Group || crd.Spec.Names.Kind != Kind ||

@@ -1,14 +1,15 @@
 package wire
 
 import (
-	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/wire/stream"
 )
 
 // ErrMalformed matches every error of this package.
-var ErrMalformed = errors.New("malformed protobuf")
+var ErrMalformed = stream.ErrMalformed
 
 // field is one field of a message.
 type field struct {

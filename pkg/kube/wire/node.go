@@ -43,10 +43,16 @@ type Node struct {
 	PodCIDR   string
 	PodCIDRs  []string
 	Addresses []NodeAddress
+	// Leaving reports whether the node is about to be deleted: it has a deletionTimestamp, or the
+	// taint DeletedTaint.
+	Leaving bool
 	// Excess reports whether podCIDRs and addresses exceed MaxAddresses. Those beyond the bound are
 	// left out.
 	Excess bool
 }
+
+// DeletedTaint is the taint of a node that the cluster autoscaler is about to delete.
+const DeletedTaint = "ToBeDeletedByClusterAutoscaler"
 
 // NodeAddress is one of a Node's status.addresses.
 type NodeAddress struct {
@@ -55,10 +61,13 @@ type NodeAddress struct {
 
 // Node reads a Node without its envelope.
 func (r Reader) Node(message []byte) (n Node, err error) {
-	addresses := budget{MaxAddresses}
+	addresses, deleted := budget{MaxAddresses}, time.Time{}
 	err = each(message, func(f field) error {
 		switch f.number {
 		case 1:
+			if err := readDeletion(f, &deleted); err != nil {
+				return err
+			}
 			return r.meta(f, &n.Meta)
 		case 2:
 			return n.spec(f, &addresses)
@@ -67,6 +76,7 @@ func (r Reader) Node(message []byte) (n Node, err error) {
 		}
 		return nil
 	})
+	n.Leaving = n.Leaving || !deleted.IsZero()
 	return n, err
 }
 
@@ -85,6 +95,8 @@ func (n *Node) spec(spec field, b *budget) error {
 		switch f.number {
 		case 1:
 			return f.set(&n.PodCIDR)
+		case 5:
+			return n.taint(f)
 		case 7:
 			tooMany, err := excess(b.appendTo(f, &n.PodCIDRs))
 			n.Excess = n.Excess || tooMany
@@ -92,6 +104,28 @@ func (n *Node) spec(spec field, b *budget) error {
 		}
 		return nil
 	})
+}
+
+// readDeletion sets at to the deletionTimestamp of an object's metadata, if it has one.
+func readDeletion(meta field, at *time.Time) error {
+	return meta.within(func(f field) (err error) {
+		if f.number == 9 {
+			*at, err = f.time()
+		}
+		return err
+	})
+}
+
+func (n *Node) taint(taint field) error {
+	var key []byte
+	err := taint.within(func(f field) (err error) {
+		if f.number == 1 {
+			key, err = f.message()
+		}
+		return err
+	})
+	n.Leaving = n.Leaving || string(key) == DeletedTaint
+	return err
 }
 
 func (n *Node) status(status field, b *budget) error {
@@ -136,7 +170,8 @@ func (r Reader) meta(meta field, m *Meta) error {
 			m.Generation, err = f.integer()
 			return err
 		case 8:
-			return m.created(f)
+			m.Created, err = f.time()
+			return err
 		case 11:
 			if !r.AllLabels {
 				return keep(f, r.Labels, &m.Labels)
@@ -156,12 +191,11 @@ func (r Reader) meta(meta field, m *Meta) error {
 	})
 }
 
-// created reads a Time without its nanoseconds, as k8s.io/apimachinery does, because the JSON form
-// has no nanoseconds.
-func (m *Meta) created(f field) error {
-	m.Created = time.Time{}
+// time reads a Time without its nanoseconds, as k8s.io/apimachinery does, because the JSON form has
+// no nanoseconds.
+func (f field) time() (time.Time, error) {
 	if f.wireType == protowire.BytesType && len(f.data) == 0 {
-		return nil
+		return time.Time{}, nil
 	}
 	var seconds int64
 	err := f.within(func(f field) (err error) {
@@ -170,8 +204,7 @@ func (m *Meta) created(f field) error {
 		}
 		return err
 	})
-	m.Created = time.Unix(seconds, 0).UTC()
-	return err
+	return time.Unix(seconds, 0).UTC(), err
 }
 
 // keep reads an entry of a map of strings, and stores it if its key is in wanted. A value longer

@@ -71,6 +71,10 @@ func want(n *corev1.Node) wire.Node {
 			Annotations: kept(n.Annotations, reader.Annotations),
 		},
 		PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs,
+		Leaving: !n.DeletionTimestamp.IsZero(),
+	}
+	for _, taint := range n.Spec.Taints {
+		w.Leaving = w.Leaving || taint.Key == wire.DeletedTaint
 	}
 	if !n.CreationTimestamp.IsZero() {
 		w.Created = n.CreationTimestamp.UTC()
@@ -108,7 +112,12 @@ func diff(a, b wire.Node) string {
 func TestNodeIsReadAsByKubernetes(t *testing.T) {
 	secondsOnly := busyNode(2)
 	secondsOnly.CreationTimestamp = metav1.NewTime(time.Unix(1, 999))
+	deleted := metav1.Unix(1_800_000_000, 0)
+
 	for name, n := range map[string]*corev1.Node{
+		"deleted": {ObjectMeta: metav1.ObjectMeta{Name: "x", DeletionTimestamp: &deleted}},
+		"about to be deleted": {Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k"},
+			{Key: wire.DeletedTaint, Effect: corev1.TaintEffectNoSchedule}}}},
 		"a busy node": busyNode(1), "nothing": {}, "nanoseconds": secondsOnly,
 		"no addresses": {ObjectMeta: metav1.ObjectMeta{Name: "x"},
 			Spec: corev1.NodeSpec{PodCIDR: "10.0.0.0/24"}},

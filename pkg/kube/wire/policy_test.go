@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/kube/wire"
 )
 
@@ -294,8 +295,6 @@ func BenchmarkPod(b *testing.B) {
 	data := marshal(b, busyPod())
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := allLabels.Pod(data); err != nil {
-			b.Fatal(err)
-		}
+		errtest.Must(b, errtest.Of(allLabels.Pod(data)))
 	}
 }

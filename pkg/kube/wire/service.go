@@ -1,6 +1,9 @@
 package wire
 
-import "net/netip"
+import (
+	"net/netip"
+	"sync"
+)
 
 // Service holds the fields that are read of a Service (k8s.io.api.core.v1.Service).
 type Service struct {
@@ -217,7 +220,7 @@ type EndpointPort struct {
 func (r Reader) EndpointSlice(message []byte) (s EndpointSlice, err error) {
 	b := sliceReading{budget{MaxEndpoints}, r.Names}
 	if n := count(message, 2); n > 0 {
-		s.Endpoints = make([]Endpoint, 0, min(n, MaxEndpoints))
+		s.Endpoints = spareEndpoints(min(n, MaxEndpoints))
 	}
 	err = each(message, func(f field) (err error) {
 		switch f.number {
@@ -239,6 +242,34 @@ func (r Reader) EndpointSlice(message []byte) (s EndpointSlice, err error) {
 		return err
 	})
 	return s, err
+}
+
+// spare holds lists of endpoints that Release returned: *[]Endpoint without elements. Slices of a
+// large cluster are read one after the other, and each would need 12 kB of new memory.
+var spare sync.Pool
+
+// maxSpare is the largest capacity of a list in spare. The API allows 1,000 endpoints.
+const maxSpare = 1000
+
+// spareEndpoints returns an empty list with room for n endpoints.
+func spareEndpoints(n int) []Endpoint {
+	if all, ok := spare.Get().(*[]Endpoint); ok && cap(*all) >= n {
+		return *all
+	}
+	return make([]Endpoint, 0, n)
+}
+
+// Release lets another object use the memory of the list of endpoints. The caller must not use the
+// list any more.
+func (s *EndpointSlice) Release() {
+	all := s.Endpoints
+	s.Endpoints = nil
+	if cap(all) == 0 || cap(all) > maxSpare {
+		return
+	}
+	clear(all)
+	all = all[:0]
+	spare.Put(&all)
 }
 
 // sliceReading is the state of reading one EndpointSlice.

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/kube/wire"
 )
 
@@ -198,8 +199,6 @@ func BenchmarkEndpointSlice(b *testing.B) {
 	data := marshal(b, &slice)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := reader.EndpointSlice(data); err != nil {
-			b.Fatal(err)
-		}
+		errtest.Must(b, errtest.Of(reader.EndpointSlice(data)))
 	}
 }

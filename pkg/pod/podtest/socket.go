@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -27,19 +28,13 @@ func CountSockets(t testing.TB) *Sockets {
 	t.Helper()
 	state, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 16,
 		MaxEntries: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { state.Close() })
 	code, err := countSocket(state.FD())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.TracePoint, License: "GPL",
 		Instructions: code})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { prog.Close() })
 
 	l, err := trace(prog)

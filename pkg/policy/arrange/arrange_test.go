@@ -56,7 +56,7 @@ func drawLines(t *rapid.T) (lines []policy.Line) {
 
 func TestGroupsAllowWhatTheirLinesAllow(t *testing.T) {
 	unions := 0
-	rapid.Check(t, func(t *rapid.T) {
+	check := func(t *rapid.T) {
 		lines := drawLines(t)
 		var got []policy.Line
 		groups := grouped(lines)
@@ -95,7 +95,10 @@ func TestGroupsAllowWhatTheirLinesAllow(t *testing.T) {
 		if plain := byPeer(lines); len(groups) > len(plain) {
 			t.Fatalf("%d groups, more than %d without unions", len(groups), len(plain))
 		}
-	})
+	}
+	for i := 0; i < 10 && unions == 0; i++ { // one case of five has unions
+		rapid.Check(t, check)
+	}
 	if unions == 0 {
 		t.Error("no random lines became a union")
 	}

@@ -2,6 +2,8 @@ package arrange
 
 import (
 	"cmp"
+	"encoding/binary"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -40,40 +42,71 @@ func (b Box) compare(c Box) int {
 	return cmp.Or(b.Peers.First.Compare(c.Peers.First), b.Ports.Compare(c.Ports))
 }
 
-// place is a point of the axis of a sweep: an address, or a protocol with a port. A port counts
-// from 0 to 65536, so that the end of a range has a place.
+// place is a point of the axis of a sweep as a number: an address, or a protocol with a port.
+// Numbers are compared faster than addresses. The place behind the last address is a place too.
 type place struct {
-	addr  netip.Addr
-	proto policy.Proto
-	port  int
-	// beyond reports whether the place is behind the last address.
+	high, low uint64
+	// beyond reports whether the place is behind the last address of IPv6.
 	beyond bool
 }
 
 func (p place) compare(q place) int {
-	if p.beyond || q.beyond {
-		return cmp.Compare(b2i(p.beyond), b2i(q.beyond))
+	switch {
+	case p.beyond != q.beyond && p.beyond:
+		return 1
+	case p.beyond != q.beyond:
+		return -1
+	case p.high != q.high:
+		return cmp.Compare(p.high, q.high)
 	}
-	return cmp.Or(p.addr.Compare(q.addr), cmp.Compare(p.proto, q.proto), cmp.Compare(p.port, q.port))
+	return cmp.Compare(p.low, q.low)
 }
 
-func b2i(b bool) int {
-	if b {
-		return 1
+// portBits is the number of bits of a port in a place. A port counts from 0 to 65536, so that the
+// end of a range has a place.
+const portBits = 17
+
+func placeOfPort(proto policy.Proto, port int) place {
+	return place{low: uint64(proto)<<portBits | uint64(port)}
+}
+
+func (p place) port() int           { return int(p.low & (1<<portBits - 1)) }
+func (p place) proto() policy.Proto { return policy.Proto(p.low >> portBits) }
+
+func placeOfAddr(a netip.Addr) place {
+	if a.Is4() {
+		b := a.As4()
+		return place{low: uint64(binary.BigEndian.Uint32(b[:]))}
 	}
-	return 0
+	b := a.As16()
+	return place{high: binary.BigEndian.Uint64(b[:8]), low: binary.BigEndian.Uint64(b[8:])}
+}
+
+// addr returns the address of a family at a place.
+func (p place) addr(is4 bool) netip.Addr {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:8], p.high)
+	binary.BigEndian.PutUint64(b[8:], p.low)
+	if is4 {
+		return netip.AddrFrom4([4]byte(b[12:]))
+	}
+	return netip.AddrFrom16(b)
 }
 
 // portSpan returns the place of a box's first port, and the place after its last port.
 func portSpan(b Box) (first, end place) {
-	return place{proto: b.Ports.Proto, port: int(b.Ports.First)},
-		place{proto: b.Ports.Proto, port: int(b.Ports.Last) + 1}
+	return placeOfPort(b.Ports.Proto, int(b.Ports.First)),
+		placeOfPort(b.Ports.Proto, int(b.Ports.Last)+1)
 }
 
 // peerSpan returns the place of a box's first peer, and the place after its last peer.
 func peerSpan(b Box) (first, end place) {
-	next := b.Peers.Last.Next()
-	return place{addr: b.Peers.First}, place{addr: next, beyond: !next.IsValid()}
+	end = placeOfAddr(b.Peers.Last)
+	if end.low++; end.low == 0 {
+		end.high++
+		end.beyond = end.high == 0
+	}
+	return placeOfAddr(b.Peers.First), end
 }
 
 // edge is where a box begins or ends.
@@ -141,8 +174,8 @@ func sweepBoxes(boxes []Box, span func(Box) (first, end place),
 // joinPeers returns the peers of pieces with the ports from first to before end.
 func joinPeers(pieces []Box, first, end place) (out []Box) {
 	slices.SortFunc(pieces, func(a, b Box) int { return a.Peers.First.Compare(b.Peers.First) })
-	ports := policy.Interval{Proto: first.proto, First: uint16(first.port),
-		Last: uint16(end.port - 1)}
+	ports := policy.Interval{Proto: first.proto(), First: uint16(first.port()),
+		Last: uint16(end.port() - 1)}
 	for _, p := range pieces {
 		last := len(out) - 1
 		switch {
@@ -159,10 +192,11 @@ func joinPeers(pieces []Box, first, end place) (out []Box) {
 // joinPorts returns the ports of pieces with the peers from first to before end.
 func joinPorts(pieces []Box, first, end place) (out []Box) {
 	slices.SortFunc(pieces, func(a, b Box) int { return a.Ports.Compare(b.Ports) })
-	peers := policy.Range{First: first.addr, Last: pieces[0].Peers.Last}
-	if !end.beyond {
-		peers.Last = end.addr.Prev()
+	is4 := pieces[0].Peers.First.Is4()
+	if end.low--; end.low == math.MaxUint64 {
+		end.high--
 	}
+	peers := policy.Range{First: first.addr(is4), Last: end.addr(is4)}
 	for _, p := range pieces {
 		last := len(out) - 1
 		switch {

@@ -300,6 +300,25 @@ func namedLines(named []namedLine, p *policy.Pod) (lines []policy.Line) {
 	return lines
 }
 
+// Size returns about how many lines and ranges the policy comes to. Unlike LineCount, it does not
+// depend on Compile.
+func (c *Namespaced) Size() (n int) {
+	for d, rules := range c.Policy.Rules {
+		if !c.Policy.Isolates[d] || c.Over {
+			continue
+		}
+		for _, r := range rules {
+			n += max(1, len(r.Peers)) * max(1, len(r.Ports))
+			for _, p := range r.Peers {
+				if p.Block != nil {
+					n += len(p.Block.Except)
+				}
+			}
+		}
+	}
+	return n
+}
+
 // LineCount returns the number of lines and ranges of a policy.
 func (c *Namespaced) LineCount() int {
 	in, out := policy.Ingress, policy.Egress

@@ -14,6 +14,8 @@
 //     the group of the plan that is in force, or in none.
 //   - An address counts as a pod's only if the pod's node owns it.
 //   - When less is allowed, known connections that are no longer allowed are deleted.
+//   - A namespace whose change takes long to plan or to write delays no other namespace: it is
+//     planned beside the loop, in turn with others (queue.go), and written in slices (rest.go).
 //   - A pod has the fast path past netfilter only while the plan in force judges none of its
 //     packets: it loses the path before the table changes, and gets it afterwards.
 //

@@ -15,12 +15,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/sysctl"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/known"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
-
-// liberalPath is the setting by which conntrack accepts segments outside the window that it knows.
-const liberalPath = "netfilter/nf_conntrack_tcp_be_liberal"
 
 // Source is the API server as a Feature needs it. kube.Client implements it.
 type Source interface {
@@ -30,6 +27,8 @@ type Source interface {
 	ListPolicies(ctx context.Context) (policy.Revisions, error)
 	// ReadPolicies reads policies to try, without the API server.
 	ReadPolicies(w policy.Written) (policy.Policies, error)
+	// ReadHanded reads the objects of a cluster that veilctl handed over, without the API server.
+	ReadHanded(h policy.Handed, node string) (policy.Objects, error)
 	// Deny takes the policies that deny more than is written, for which RunDenials creates Events
 	// until ctx ends. Deny returns at once.
 	Deny(denials []policy.Denial)
@@ -39,7 +38,7 @@ type Source interface {
 // FeatureOptions are the settings and dependencies of a Feature.
 type FeatureOptions struct {
 	Config config.Config
-	// Source must be set if the configuration turns policies on.
+	// Source must be set.
 	Source Source
 	Paths  pod.Paths
 	// Links have a fast path past netfilter. Confine closes it to all pods that Move did not name.
@@ -62,6 +61,7 @@ type Feature struct {
 	feature.None
 	o      FeatureOptions
 	keeper *Keeper // nil if the configuration does not turn policies on
+	off    off
 }
 
 // NewFeature returns a Feature. If policies are on, it confines the fast path; it changes nothing
@@ -69,6 +69,7 @@ type Feature struct {
 func NewFeature(o FeatureOptions) *Feature {
 	f := &Feature{o: o}
 	if o.Config.Policy != config.PolicyKubernetes {
+		f.off.judge = known.New(nil)
 		return f
 	}
 	k := PolicyConfig{Node: o.Config.Node, Paths: o.Paths, Log: o.Log,
@@ -103,15 +104,6 @@ func (f *Feature) Begin() error {
 	if err := f.keeper.Begin(); err != nil {
 		return fmt.Errorf("put NetworkPolicy in force: %w", err)
 	}
-	if f.o.Config.Services.HostRouting != config.HostRoutingEBPF {
-		return nil
-	}
-
-	// Pods change between the fast path, which conntrack does not see, and the kernel's path. By
-	// default conntrack would treat segments of their open connections as outside the window.
-	if err := sysctl.Write(liberalPath, "1"); err != nil {
-		return fmt.Errorf("let connections come back from the fast path: %w", err)
-	}
 	return nil
 }
 
@@ -134,9 +126,10 @@ func (f *Feature) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Turn passes the addresses and prefixes of the node table to the Keeper.
+// Turn passes the addresses and prefixes of the node table to the Keeper. Without a Keeper, it
+// stores them.
 func (f *Feature) Turn(t feature.Turn) error {
-	if f.keeper == nil || !t.Complete || t.SamePlaces {
+	if !t.Complete || t.SamePlaces {
 		return nil
 	}
 	nodes := slices.Concat(t.Table.Peers, t.Table.Keyless)
@@ -147,6 +140,10 @@ func (f *Feature) Turn(t feature.Turn) error {
 	addrs := make(map[string][]netip.Addr, len(nodes))
 	for _, n := range nodes {
 		prefixes[n.Name], addrs[n.Name] = n.PodPrefixes, n.Addresses
+	}
+	if f.keeper == nil {
+		f.off.set(addrs, prefixes)
+		return nil
 	}
 	f.keeper.SetNodeAddrs(addrs)
 	f.keeper.SetPrefixes(prefixes)

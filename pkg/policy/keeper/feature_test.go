@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -36,9 +37,7 @@ func TestFeatureWaitsForACompleteTable(t *testing.T) {
 	}
 
 	turn.Complete = true
-	if err := f.Turn(turn); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, f.Turn(turn))
 	for name, want := range map[string][]netip.Prefix{"here": self.PodPrefixes,
 		"there":   turn.Table.Peers[0].PodPrefixes,
 		"keyless": turn.Table.Keyless[0].PodPrefixes} {

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -147,9 +148,7 @@ func (w *firstWorld) keep() {
 	go func() { ended <- w.node.Do(func() error { return w.k.Run(ctx) }) }()
 	w.t.Cleanup(func() {
 		stop()
-		if err := errors.Join(<-ended, w.k.Close()); err != nil {
-			w.t.Error(err)
-		}
+		errtest.Check(w.t, errors.Join(<-ended, w.k.Close()))
 	})
 
 	w.k.PutNamespace(policy.Namespace{Name: "shop"})
@@ -341,18 +340,14 @@ func (w *firstWorld) received(port int) int { return len(w.of(port)) }
 func (w *firstWorld) visit(i int) {
 	w.t.Helper()
 	f, err := netns.New()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	defer f.Close()
 	app, to := "visitor", openAt
 	if i%2 == 1 {
 		app, to = "guest", serverAt
 	}
 	s := &sender{pod: i, to: addrsOf(to)}
-	if err := netns.DoFd(int(f.Fd()), "of a pod", s.open); err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, netns.DoFd(int(f.Fd()), "of a pod", s.open))
 	defer s.close()
 
 	name := fmt.Sprintf("%s-%d", app, i)

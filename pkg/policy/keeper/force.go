@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"errors"
 	"net/netip"
 	"time"
 
@@ -9,10 +10,29 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
+// taken describes what a step brings in force: the time of the oldest change, zero without a
+// change, and the number of changes that were received until its plan was made.
+type taken struct {
+	changed time.Time
+	told    uint64
+}
+
+// takeLocked returns the plan of all that was received, and adds to took what it has. A step plans
+// again after it read attachments. A change that came in between is in that plan.
+func (k *Keeper) takeLocked(took *taken) *policy.Plan {
+	if took.changed.IsZero() {
+		took.changed = k.changed
+	}
+	took.told, k.changed = k.told, time.Time{}
+	return k.planLocked()
+}
+
 // planLocked returns the planner's plan with its revision.
 func (k *Keeper) planLocked() *policy.Plan {
 	plan := k.planner.Plan()
-	plan.Revision = k.revisionLocked()
+	if len(plan.Postponed) == 0 {
+		plan.Revision = k.revisionLocked()
+	}
 	return plan
 }
 
@@ -24,8 +44,9 @@ func (k *Keeper) revisionLocked() string {
 	return k.revision
 }
 
-// force brings a plan in force. told is the number of changes received when the plan was made.
-func (k *Keeper) force(plan *policy.Plan, told uint64) (nftables.Result, error) {
+// force brings a plan in force. received is the number of changes received when the plan was made.
+// held are the namespaces of which it lacks a change.
+func (k *Keeper) force(plan *policy.Plan, received uint64, held []string) (nftables.Result, error) {
 	k.writes.Add(1)
 	defer k.writes.Add(1)
 
@@ -41,9 +62,33 @@ func (k *Keeper) force(plan *policy.Plan, told uint64) (nftables.Result, error) 
 		return k.fast.Move(k.unjudged(plan), k.allows(plan), apply)
 	})
 	if err == nil {
-		k.publish(func(f *inForce) { f.plan, f.enforced = plan, told })
+		k.publish(func(f *inForce) {
+			if f.plan, f.held, f.reached = plan, held, received; len(held) == 0 {
+				f.enforced = received
+			}
+		})
 	}
 	return result, err
+}
+
+// came follows up a plan, or a part of it, that came in force. since is the time of the oldest
+// change in it; zero if there is none. wrote reports whether the kernel changed.
+func (k *Keeper) came(plan *policy.Plan, since time.Time, wrote bool) error {
+	err := k.paths.OpenPolicy()
+	if k.own.shrinks {
+		k.own.shrinks = false
+		k.revoker.Ask()
+	}
+	if !since.IsZero() && k.programmed != nil && wrote {
+		k.programmed(time.Since(since))
+	}
+	if k.denials != nil {
+		k.denials(plan.Denials)
+	}
+	if k.own.held {
+		err = errors.Join(err, k.makeAhead())
+	}
+	return err
 }
 
 // again makes the next step repeat everything after a step that failed. If the plan was not forced,

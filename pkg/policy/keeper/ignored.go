@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/known"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -38,8 +39,7 @@ func (k *Keeper) putLocked(p policy.Pod) {
 
 // ownsLocked reports whether an address lies in a pod prefix of the node.
 func (k *Keeper) ownsLocked(node string, a netip.Addr) bool {
-	return slices.ContainsFunc(k.prefixes[node],
-		func(p netip.Prefix) bool { return p.Contains(a) })
+	return known.Owns(k.prefixes[node], a)
 }
 
 // ignoredLocked returns the addresses that pods claim but that do not identify a pod.

@@ -76,6 +76,13 @@ type Keeper struct {
 	revoker    *revocation.Revoker
 	denied     *droplog.Log
 	known      *known.Judge
+	// beside runs a function beside the loop, among the goroutines of drafting. now is the clock.
+	// Tests have their own.
+	beside   func(func())
+	drafting sync.WaitGroup
+	now      func() time.Time
+	// ending reports whether the context of Run ended.
+	ending atomic.Bool
 	// writes is incremented before and after each write of the kernel's table, so it is odd during
 	// a write.
 	writes atomic.Uint64
@@ -117,8 +124,9 @@ type received struct {
 	revision     string
 	revisionTold uint64
 	// attachments reports whether the records must be read again, compare whether the kernel must
-	// be.
-	attachments, compare bool
+	// be. adopted reports whether the planner adopted a draft since the last step.
+	attachments, compare, adopted bool
+	queue                         queue
 }
 
 // owned is what only the goroutine of Begin, then of Run, then of Close may use.
@@ -135,14 +143,18 @@ type owned struct {
 	touched pod.Touched
 	records []pod.Record
 	cache   pod.Cache
+	ahead
 }
 
 // inForce describes what the loop brought in force. A published inForce never changes.
 type inForce struct {
 	// plan is nil before the first one. A plan never changes.
 	plan *policy.Plan
-	// enforced is the value of received.told up to which the plan has the changes.
-	enforced uint64
+	// held are the namespaces of which a large change is not in force yet, sorted.
+	held []string
+	// reached is the value of received.told up to which the plan has the changes of all namespaces
+	// but those in held. enforced is its value when held was last empty.
+	reached, enforced uint64
 	// links are the links of attached pods.
 	links    map[policy.Key][]string
 	status   telemetry.Policy
@@ -170,8 +182,9 @@ func New(o PolicyConfig) *Keeper {
 		received: received{planner: planner.New(o.Node), pods: map[policy.Name]policy.Pod{},
 			outside: map[policy.Name][]netip.Addr{}, held: map[policy.Name]bool{},
 			nodeLabels: map[string]map[string]string{}},
-		own: owned{attached: map[policy.Key]bool{}},
+		own: owned{attached: map[policy.Key]bool{}}, now: time.Now,
 	}
+	k.beside = k.drafting.Go
 	k.known = known.New(k.view)
 	k.shown.Store(&inForce{})
 	k.planner.SetOptions(o.Policy)
@@ -213,17 +226,8 @@ func (k *Keeper) Begin() error {
 // empty returns a plan that makes all pods mute.
 func (k *Keeper) empty() *policy.Plan {
 	p := planner.New(k.node)
-	p.SetOwn(k.firstAddrs())
+	p.SetOwn(known.FirstAddrs(k.prefixes[k.node]))
 	return p.Plan()
-}
-
-// firstAddrs returns the first addresses of the node's prefixes. No pod gets them, because package
-// passage uses them to prove that pods' packets pass.
-func (k *Keeper) firstAddrs() (addrs []netip.Addr) {
-	for _, p := range k.prefixes[k.node] {
-		addrs = append(addrs, p.Masked().Addr())
-	}
-	return addrs
 }
 
 // TurnOff takes policies out of force on this node. was reports whether any part of them was in
@@ -257,6 +261,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { <-ended }()
+	defer k.drafting.Wait()
+	context.AfterFunc(ctx, func() { k.ending.Store(true) })
 	k.loop.Run(ctx, k.turn)
 	return nil
 }
@@ -273,49 +279,49 @@ func (k *Keeper) step() error {
 		_, err := k.own.table.Apply(empty)
 		return err
 	}
-	changed, attachments, compare, told := k.changed, k.attachments, k.compare, k.told
-	k.changed, k.attachments, k.compare = time.Time{}, false, false
-	plan := k.planLocked()
+	attachments, compare := k.attachments, k.compare
+	k.attachments, k.compare, k.adopted = false, false, false
+	last := k.shown.Load().plan
+	k.planner.Postpone(last != nil) // The first plan is made whole.
+	var took taken
+	plan := k.takeLocked(&took)
 	k.mu.Unlock()
 
 	k.own.bare = false
-	last := k.shown.Load().plan
+	var part *policy.Plan
 	if compare {
 		k.own.table.Forget()
 	}
 	var errs []error
 	unknown := 0
-	if attachments || last == nil || !maps.Equal(plan.Members, last.Members) ||
-		compare && !k.unchanged() {
+	attach := attachments || last == nil || compare && !k.unchanged()
+	if !attach {
+		part = k.own.table.Part(plan)
+		attach = !maps.Equal(part.Members, last.Members)
+	}
+	if attach {
 		var err error
-		plan, unknown, err = k.attach()
+		plan, part, unknown, err = k.attach(&took, plan, part)
 		errs = append(errs, err)
 	} else {
 		unknown = k.shown.Load().status.Pending
 	}
 
-	result, err := k.force(plan, told)
+	k.makeDrafts()
+	result, err := k.force(part, took.told, namesHeld(plan, part))
 	errs = append(errs, err)
 	// An attempt that failed may have changed the kernel, and the next one then changes nothing.
 	k.own.shrinks = k.own.shrinks || result.Shrinks || last == nil || err != nil
-	if err == nil {
-		errs = append(errs, k.paths.OpenPolicy())
-		if k.own.shrinks {
-			k.own.shrinks = false
-			k.revoker.Ask()
-		}
-		if !changed.IsZero() && k.programmed != nil && result.Changes > 0 {
-			k.programmed(time.Since(changed))
-		}
-		if k.denials != nil {
-			k.denials(plan.Denials)
-		}
-	}
 	forced := err == nil
+	if forced {
+		k.own.held, k.own.ready = part != plan, false
+		took.changed = k.own.hold(took.changed, k.own.held || len(plan.Postponed) > 0)
+		errs = append(errs, k.came(plan, took.changed, result.Changes > 0))
+	}
 	err = errors.Join(errs...)
 	k.show(plan, unknown, err)
 	if err != nil {
-		k.again(changed, forced)
+		k.again(took.changed, forced)
 	}
 	return err
 }

@@ -31,6 +31,11 @@ type node struct {
 	options policy.Options
 	// fast is the option of the next restart.
 	fast FastPath
+	// clock is the Keeper's clock. postponed are the drafts to make if postpones is set; otherwise
+	// they are made at once.
+	clock     time.Time
+	postpones bool
+	postponed []func()
 }
 
 var prefixes = map[string][]netip.Prefix{
@@ -67,6 +72,14 @@ func (n *node) restart() {
 	n.Keeper = New(PolicyConfig{Node: "here", Paths: n.paths, Log: slog.New(slog.DiscardHandler),
 		Policy: n.options, FastPath: n.fast})
 	k := n.Keeper
+	k.now = func() time.Time { return n.clock }
+	k.beside = func(make func()) {
+		if n.postpones {
+			n.postponed = append(n.postponed, make)
+		} else {
+			make()
+		}
+	}
 	n.t.Cleanup(func() { k.Close() })
 	n.must(n.Begin)
 }
@@ -95,13 +108,18 @@ func addrsOf(i int) []netip.Addr {
 		netip.MustParseAddr(fmt.Sprint("fd42:1:1::", i))}
 }
 
-// attach runs an ADD for a pod.
+// attach runs an ADD for a pod of namespace shop.
 func (n *node) attach(name string, i int) pod.Record {
+	n.t.Helper()
+	return n.attachOf("shop", name, i)
+}
+
+func (n *node) attachOf(namespace, name string, i int) pod.Record {
 	n.t.Helper()
 	ns := nettest.NewNS(n.t)
 	r := pod.Record{Network: abi.NetworkName, ContainerID: name, IfName: "eth0", Netns: ns.Path(),
 		HostLink: pod.HostLink(name, "eth0"), Addrs: addrsOf(i), MTU: 1420,
-		Workload: pod.Workload{Namespace: "shop", Name: name, UID: "uid-" + name}}
+		Workload: pod.Workload{Namespace: namespace, Name: name, UID: "uid-" + name}}
 	n.must(func() error {
 		var undo pod.Undo
 		return n.paths.Attach(r, ns.Fd(), &undo)

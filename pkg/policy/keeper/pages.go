@@ -10,16 +10,18 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
-// errNoPolicies is the answer of all pages where no policies are enforced.
+// errNoPolicies is the answer of the pages that need a Keeper where no policies are enforced.
 var errNoPolicies = errors.New("NetworkPolicy is not enforced on this node: " +
-	"add manifests/components/policy, or set policy: kubernetes")
+	"add the component policy, or set policy: kubernetes")
 
 // Pages returns the admin socket's pages about policies.
-func (f *Feature) Pages() map[string]telemetry.Page {
+func (f *Feature) Pages() map[string]admin.Page {
 	k := f.keeper
-	pages := map[string]telemetry.Page{
+	pages := f.questions()
+	kept := map[string]admin.Page{
 		telemetry.PoliciesPath: func(r *http.Request) (any, error) {
 			if r.FormValue("counts") != "" {
 				return k.ListCounted(), nil
@@ -41,45 +43,67 @@ func (f *Feature) Pages() map[string]telemetry.Page {
 			return k.Trace(r.Context(), q)
 		},
 
-		telemetry.PolicySeenPath: func(r *http.Request) (any, error) {
-			return k.known.Seen(r.FormValue("namespace"))
+		telemetry.PolicyProgressPath: func(r *http.Request) (any, error) {
+			namespace := r.FormValue("namespace")
+			if revision := r.FormValue("revision"); revision != "" {
+				return k.ProgressTo(revision, namespace), nil
+			}
+			listed, err := f.o.Source.ListPolicies(r.Context())
+			if err != nil {
+				return Progress{Missing: []string{err.Error()}}, nil
+			}
+			return k.Progress(listed, namespace), nil
+		},
+	}
+	for path, page := range kept {
+		if pages[path] = page; k == nil {
+			pages[path] = func(*http.Request) (any, error) { return nil, errNoPolicies }
+		}
+	}
+	return pages
+}
+
+// questions returns the pages about known connections.
+func (f *Feature) questions() map[string]admin.Page {
+	return map[string]admin.Page{
+		telemetry.PolicySeenPage: func(r *http.Request) (any, error) {
+			var h policy.Handed
+			if err := decode(r, &h); err != nil {
+				return nil, fmt.Errorf("objects: %w", err)
+			}
+			judge, err := f.judges(&h)
+			if err != nil {
+				return nil, err
+			}
+			return judge.Seen(r.URL.Query().Get("namespace"))
 		},
 
 		telemetry.PolicyTryPage: func(r *http.Request) (any, error) {
 			var w policy.Written
-			d := json.NewDecoder(r.Body)
-			d.DisallowUnknownFields()
-			if err := d.Decode(&w); err != nil {
+			if err := decode(r, &w); err != nil {
 				return nil, fmt.Errorf("policies to try: %w", err)
 			}
 			if err := w.Check(); err != nil {
+				return nil, err
+			}
+			judge, err := f.judges(w.Handed)
+			if err != nil {
 				return nil, err
 			}
 			policies, err := f.o.Source.ReadPolicies(w)
 			if err != nil {
 				return nil, err
 			}
-			return k.known.Try(policies, w.Delete)
+			return judge.Try(policies, w.Delete)
 		},
+	}
+}
 
-		telemetry.PolicyProgressPath: func(r *http.Request) (any, error) {
-			if revision := r.FormValue("revision"); revision != "" {
-				return k.ProgressTo(revision), nil
-			}
-			listed, err := f.o.Source.ListPolicies(r.Context())
-			if err != nil {
-				return Progress{Missing: []string{err.Error()}}, nil
-			}
-			return k.Progress(listed), nil
-		},
-	}
-	if k != nil {
-		return pages
-	}
-	for path := range pages {
-		pages[path] = func(*http.Request) (any, error) { return nil, errNoPolicies }
-	}
-	return pages
+// decode reads the JSON that a request posts. A field that this version does not know is an error.
+func decode(r *http.Request, v any) error {
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	return d.Decode(v)
 }
 
 // podName reads namespace/name.

@@ -20,9 +20,14 @@ func TestPolicyPagesWithoutPoliciesSayHowToTurnThemOn(t *testing.T) {
 		t.Fatal("there are no pages")
 	}
 	for path, p := range pages {
-		path = strings.TrimPrefix(path, "POST ")
-		_, err := p(httptest.NewRequest(http.MethodGet, path, nil))
-		if err == nil || !strings.Contains(err.Error(), "policy: kubernetes") {
+		path, posted := strings.CutPrefix(path, "POST ")
+		_, err := p(httptest.NewRequest(http.MethodPost, path, strings.NewReader(
+			`{"delete": [{"kind": "NetworkPolicy", "namespace": "shop", "name": "web"}]}`)))
+		if path == "/v1/policy/seen" {
+			_, err = p(httptest.NewRequest(http.MethodPost, path, strings.NewReader("{}")))
+		}
+		if err == nil || !strings.Contains(err.Error(), "policy: kubernetes") ||
+			posted != strings.Contains(err.Error(), "--hand-over") {
 			t.Errorf("page %s: error %v, want a remedy", path, err)
 		}
 	}

@@ -68,3 +68,34 @@ func TestChangeInForceIsNotTimedAgainAfterAFailure(t *testing.T) {
 		t.Errorf("told %v, want the second change since it was told", *before)
 	}
 }
+
+// A change that comes while a step reads attachments is in the plan of that step. It is timed then,
+// since a later step has nothing to write.
+func TestChangeThatComesDuringAStepIsTimedInIt(t *testing.T) {
+	n := newNode(t)
+	n.put("server", map[string]string{"app": "server"})
+	n.listed()
+	n.mu.Lock()
+	var took taken
+	n.takeLocked(&took)
+	n.mu.Unlock()
+	if !took.changed.IsZero() {
+		t.Fatal("nothing came, but something is timed")
+	}
+
+	n.PutPolicy(denyAll)
+	came := n.changed
+	n.mu.Lock()
+	plan := n.takeLocked(&took)
+	n.mu.Unlock()
+	if took.changed != came || took.told != n.told || !n.changed.IsZero() || len(plan.Chains) == 0 {
+		t.Errorf("took %+v of %d, left %v, %d chains", took, n.told, n.changed, len(plan.Chains))
+	}
+	n.PutPolicy(denyAll)
+	n.mu.Lock()
+	n.takeLocked(&took)
+	n.mu.Unlock()
+	if took.changed != came {
+		t.Errorf("timed from %v, want the oldest change %v", took.changed, came)
+	}
+}

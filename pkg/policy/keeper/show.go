@@ -17,6 +17,8 @@ func (k *Keeper) Status() telemetry.Policy {
 	s := now.status
 	s.Listed, s.Revoked = k.listed, k.revoker.Revoked.Load()
 	s.Ignored = k.ignoredLocked()
+	n, oldest := k.queue.count(k.now())
+	s.Drafts, s.OldestDraft = n, oldest.Seconds()
 	if k.listed {
 		s.Told = k.revisionLocked()
 	}

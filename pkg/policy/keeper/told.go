@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/known"
 )
 
 // do calls f, which changes what was received, with mu held. Then it wakes Run.
@@ -120,7 +121,7 @@ func (k *Keeper) SetPrefixes(prefixes map[string][]netip.Prefix) {
 		if k.prefixes == nil {
 			k.prefixes = map[string][]netip.Prefix{}
 		}
-		k.planner.SetOwn(k.firstAddrs())
+		k.planner.SetOwn(known.FirstAddrs(prefixes[k.node]))
 		k.planner.SetRanges(slices.Concat(slices.Collect(maps.Values(prefixes))...))
 		for _, p := range k.pods {
 			if !k.held[p.Name] && (old == nil || !slices.Equal(old[p.Node], prefixes[p.Node])) {

@@ -205,7 +205,7 @@ func TestProgressSaysWhatIsMissing(t *testing.T) {
 	n.put("server", map[string]string{"app": "server"})
 	missing := func(want string, listed ...policy.Policy) {
 		t.Helper()
-		p := n.Progress(revisionsOf(listed...))
+		p := n.Progress(revisionsOf(listed...), "")
 		if p.Enforced != (want == "") || !strings.Contains(strings.Join(p.Missing, "; "), want) {
 			t.Errorf("progress %+v, want missing %q", p, want)
 		}
@@ -235,7 +235,7 @@ func TestProgressToARevisionSaysWhatIsMissing(t *testing.T) {
 	n.put("server", map[string]string{"app": "server"})
 	missing := func(want, revision string) {
 		t.Helper()
-		p := n.ProgressTo(revision)
+		p := n.ProgressTo(revision, "")
 		if p.Enforced != (want == "") || !strings.Contains(strings.Join(p.Missing, "; "), want) ||
 			p.Enforced != (p.Revision == revision) {
 			t.Errorf("progress %+v, want missing %q", p, want)
@@ -244,7 +244,7 @@ func TestProgressToARevisionSaysWhatIsMissing(t *testing.T) {
 
 	missing("not listed", "r")
 	n.listed()
-	none := n.Progress(nil).Revision
+	none := n.Progress(nil, "").Revision
 	missing("", none)
 	n.PutPolicy(denyAll)
 	missing("was not received", none)
@@ -252,8 +252,8 @@ func TestProgressToARevisionSaysWhatIsMissing(t *testing.T) {
 	missing("veild is putting", told)
 	n.step()
 	missing("", told)
-	p := n.Progress(revisionsOf(denyAll))
-	if again := n.ProgressTo(told); told == none || p.Revision != told || again.Policies != 1 {
+	p := n.Progress(revisionsOf(denyAll), "")
+	if again := n.ProgressTo(told, ""); told == none || p.Revision != told || again.Policies != 1 {
 		t.Errorf("by a list %+v, by revision %+v", p, again)
 	}
 }
@@ -282,12 +282,12 @@ func TestClusterPolicyIsInForceAndNamed(t *testing.T) {
 		s.Plan != "policy_admin" || !strings.Contains(s.Why, "guests denies it") {
 		t.Errorf("trace %+v, want a denial by policy guests", got)
 	}
-	if p := n.Progress(nil); p.Enforced || len(p.Missing) != 1 ||
+	if p := n.Progress(nil, ""); p.Enforced || len(p.Missing) != 1 ||
 		!strings.Contains(p.Missing[0], "the deletion of ClusterNetworkPolicy guests") {
 		t.Errorf("progress %+v, want a missing deletion", p)
 	}
 	listed := policy.Revisions{{Kind: policy.KindClusterNetworkPolicy, Name: deny.Name}: deny.Object}
-	if p := n.Progress(listed); !p.Enforced {
+	if p := n.Progress(listed, ""); !p.Enforced {
 		t.Errorf("progress %+v, want enforced", p)
 	}
 

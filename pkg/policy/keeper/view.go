@@ -3,7 +3,6 @@ package keeper
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper/known"
 )
@@ -21,7 +20,7 @@ func (k *Keeper) view() (*known.View, error) {
 	}
 
 	v := &known.View{Node: k.node, Planner: k.planner.Copy(), Drops: k.drops,
-		Nodes: map[netip.Addr]string{}}
+		Nodes: known.NodeNames(k.nodeAddrs, k.prefixes)}
 	if now.enforced != k.told {
 		v.Notes = append(v.Notes,
 			"a change from the API server is not in force yet, but the result includes it")
@@ -29,17 +28,6 @@ func (k *Keeper) view() (*known.View, error) {
 	if n := now.status.Pending; n > 0 {
 		v.Notes = append(v.Notes, fmt.Sprintf("%d pods of this node are mute, because veild does "+
 			"not know their policies yet, so the result lacks their connections", n))
-	}
-	for node, addrs := range k.nodeAddrs {
-		for _, a := range addrs {
-			v.Nodes[a] = node
-		}
-	}
-	// The first address of a pod prefix never belongs to a pod: services at links use it for SNAT.
-	for node, prefixes := range k.prefixes {
-		for _, p := range prefixes {
-			v.Nodes[p.Masked().Addr().Next()] = node
-		}
 	}
 	if k.fast != nil {
 		v.Opened = k.fast.Opened

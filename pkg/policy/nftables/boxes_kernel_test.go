@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
@@ -60,9 +61,7 @@ func TestManyLinesWithPortsOfTheirOwnAreInForce(t *testing.T) {
 		}
 	}
 	got, err := judge(ns, flows...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for i, f := range flows {
 		if want := plan.Judge(f); got[i].Verdict != want {
 			t.Errorf("%+v: %s by %q, want %s", f, got[i].Verdict, got[i].Rule, want)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables/chains"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/message"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
@@ -33,7 +34,7 @@ func size(plan *policy.Plan) (sets, rules, messages int) {
 	for _, c := range want.chains {
 		rules += len(c.Rules(&cached))
 	}
-	var tx transaction
+	var tx message.Transaction
 	diff(nil, want, &cached).write(&tx, want, &cached)
 	return len(want.sets), rules, tx.Len()
 }
@@ -59,7 +60,7 @@ func TestLinesWithPortsOfTheirOwnAreFewSetsAndRules(t *testing.T) {
 				if rules -= bareRules; rules > 16 {
 					t.Errorf("%d rules", rules)
 				}
-				if messages -= bareMessages; messages > lines/chunk+40 {
+				if messages -= bareMessages; messages > lines/message.Chunk+40 {
 					t.Errorf("%d messages", messages)
 				}
 			})

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
@@ -172,8 +173,6 @@ func (l *lab) counted(name string) (n int) {
 	text := l.output(nettest.NeedProgram(l.t, "nft"), "list counter inet others "+name)
 	_, text, _ = strings.Cut(text, "packets ")
 	n, err := strconv.Atoi(strings.Fields(text)[0])
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	errtest.Must(l.t, err)
 	return n
 }

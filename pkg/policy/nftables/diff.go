@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables/chains"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/message"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables/sets"
 )
 
@@ -197,49 +198,49 @@ func (want *content) update(s *state, d *difference, cached *chains.Fragments) *
 
 // write adds the difference to a transaction. The kernel resolves names in the order of the
 // messages: sets before the rules that look them up, chains before the rules that go there.
-func (d *difference) write(t *transaction, want *content, cached *chains.Fragments) {
+func (d *difference) write(t *message.Transaction, want *content, cached *chains.Fragments) {
 	table := ourTable.Name
-	t.addTable(table)
+	t.AddTable(table)
 	if d.anew {
-		t.deleteTable(table)
-		t.addTable(table)
+		t.DeleteTable(table)
+		t.AddTable(table)
 	}
 	for _, name := range d.counters {
-		t.addCounter(table, name, 0)
+		t.AddCounter(table, name, 0)
 	}
 	for _, name := range d.addSets {
 		s := want.sets[name]
-		t.addSet(table, name, s)
-		t.addElements(table, name, missing(s.Elements, nil))
+		t.AddSet(table, name, s)
+		t.AddElements(table, name, missing(s.Elements, nil))
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.remove)) {
-		t.deleteElements(table, name, d.remove[name])
+		t.DeleteElements(table, name, d.remove[name])
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.add)) {
-		t.addElements(table, name, d.add[name])
+		t.AddElements(table, name, d.add[name])
 	}
 
 	for _, name := range slices.Concat(d.addChains, d.refill) {
-		t.addChain(table, name, want.chains[name])
+		t.AddChain(table, name, want.chains[name])
 	}
 	for _, name := range slices.Concat(d.refill, d.delChains) {
 		if e, has := d.edits[name]; has {
-			t.editRules(table, name, e)
+			e.write(t, table, name)
 		} else {
-			t.flushChain(table, name)
+			t.FlushChain(table, name)
 		}
 	}
 	for _, name := range slices.Concat(d.addChains, d.refill) {
 		if _, has := d.edits[name]; !has {
-			t.addRules(table, name, want.chains[name].Rules(cached))
+			t.AddRules(table, name, want.chains[name].Rules(cached))
 		}
 	}
 
 	for _, name := range d.delChains {
-		t.deleteChain(table, name)
+		t.DeleteChain(table, name)
 	}
 	for _, name := range d.delSets {
-		t.deleteSet(table, name)
+		t.DeleteSet(table, name)
 	}
 }
 

@@ -22,8 +22,9 @@
 // right name and the right texts is never written again. The CNI plugin writes members too
 // (package pod), so Refresh reads them before a plan that changes members is applied.
 //
-// Package chains makes the chains, package sets the sets to which their rules refer. This package
-// reads what the kernel has, and writes the difference.
+// Package chains makes the chains, package sets the sets to which their rules refer. Package message
+// reads and writes the table. This package compares the kernel with the plan, and decides in which
+// transactions the difference is written.
 //
 // The table has no anonymous sets and no verdict maps. With them, a change of one pod, or any nft
 // command on the node, would take time in proportion to the table.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables/chains"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/message"
 )
 
 // For each written rule, the kernel finds each set of the rule by a search of the list of all sets.
@@ -28,6 +29,16 @@ type placed struct {
 type edit struct {
 	remove [][]byte // handles
 	add    []placed // in the order in which they are written
+}
+
+// write adds the edit of a chain to a transaction.
+func (e edit) write(t *message.Transaction, table, chain string) {
+	for _, handle := range e.remove {
+		t.DeleteRule(table, chain, handle)
+	}
+	for _, r := range e.add {
+		t.AddRule(table, chain, r.Rule, r.before)
+	}
 }
 
 // editOf returns the edit that turns have into want. ok is false if the rules that stay are in
@@ -75,7 +86,8 @@ func (d *difference) findEdits(c *nfnl.Conn, have *state, want *content,
 	for _, name := range d.refill {
 		var rules []listed
 		var texts chains.Digest
-		err := readRules(c, ourTable.Name, name, func() { rules, texts = nil, chains.Digest{} },
+		begin := func() { rules, texts = nil, chains.Digest{} }
+		err := message.ReadRules(c, ourTable.Name, name, begin,
 			func(handle, text []byte) {
 				rules = append(rules, listed{slices.Clone(handle), string(text)})
 				texts.Add(text)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/message"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables/sets"
 )
 
@@ -28,16 +29,16 @@ func DropAnswers(c *nfnl.Conn, list []Answer) error {
 		i := sets.IndexOf(a.Src.Addr())
 		keys[i] = append(keys[i], a.key())
 	}
-	var t transaction
+	var t message.Transaction
 	for i, f := range sets.Families {
 		// Only a new element has the whole time. The first addition lets the deletion succeed.
 		slices.Sort(keys[i])
 		own := slices.Compact(keys[i])
-		t.addElements(ourTable.Name, f.Ended, own)
-		t.deleteElements(ourTable.Name, f.Ended, own)
-		t.addElements(ourTable.Name, f.Ended, own)
+		t.AddElements(ourTable.Name, f.Ended, own)
+		t.DeleteElements(ourTable.Name, f.Ended, own)
+		t.AddElements(ourTable.Name, f.Ended, own)
 	}
-	if err := t.commit(c); err != nil {
+	if err := t.Commit(c); err != nil {
 		return fmt.Errorf("drop answers to revoked flows, in nftables table %s: %w", ourTable.Name, err)
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
@@ -45,9 +46,7 @@ func (l *lab) reaches(i int, plan *policy.Plan, want policy.Verdict) {
 		flow := policy.Flow{Src: policytest.PodAddrs(i)[f], Dst: a, FromPod: true, ToNode: true,
 			Proto: policy.TCP, Port: 80}
 		got, err := judge(l.node, flow)
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		errtest.Must(l.t, err)
 		if planned := plan.Judge(flow); got[0].Verdict != want || planned != want {
 			l.t.Errorf("pod %d to its node %s: the table says %s by %q, the plan %s, want %s", i, a,
 				got[0].Verdict, got[0].Rule, planned, want)

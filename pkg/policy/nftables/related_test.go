@@ -182,6 +182,20 @@ func TestErrorsPassOnlyFromThoseThatTheyConcern(t *testing.T) {
 			report{from5, pod(2), false, true, "the server, to a pod of another node"},
 			report{from5, pod(3), false, false, "another pod, to a pod of another node"},
 		)
+		// Connections of the fast path are not known to conntrack.
+		fast := func(src, dst netip.Addr) datagram {
+			return datagram{policy.Flow{Src: src, Dst: dst, Proto: policy.UDP, Port: 4500}, 999}
+		}
+		reports = append(reports,
+			report{fast(pod(2), pod(1)), pod(1), false, true, "fast path: the server of this node"},
+			report{fast(pod(2), pod(1)), pod(3), false, false, "fast path: a pod of this node"},
+			report{fast(pod(2), pod(5)), pod(5), true, true, "fast path: the server of another node"},
+			report{fast(pod(2), pod(5)), pod(6), true, false, "fast path: a pod of another node"},
+			report{fast(pod(2), pod(5)), node, true, true, "fast path: a node on the path"},
+			report{fast(pod(2), pod(5)), router, false, false, "fast path: a router outside"},
+			report{fast(pod(2), outside), router, false, true, "unknown: a router, about outside"},
+			report{fast(pod(5), pod(2)), pod(3), false, false, "fast path: to another node"},
+		)
 	}
 
 	control := slices.Clone(reports) // Without a table all of them arrive.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nfnl"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/message"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables/sets"
 )
 
@@ -17,9 +18,9 @@ import (
 const (
 	// sliceElements bounds the elements of a slice.
 	sliceElements = 2048
-	// slicePause is the pause between two slices. A process that waits can then go ahead, and a DEL
+	// SlicePause is the pause between two slices. A process that waits can then go ahead, and a DEL
 	// that reads the table without a lock finds it unchanged for a moment.
-	slicePause = 10 * time.Millisecond
+	SlicePause = 10 * time.Millisecond
 )
 
 // prepareLocked makes the new sets of a difference if they have more elements together than a
@@ -36,7 +37,7 @@ func (t *PolicyTable) prepareLocked(c *nfnl.Conn, d *difference, want *content) 
 		return 0, nil
 	}
 
-	var tx transaction
+	var tx message.Transaction
 	room := sliceElements
 	flush := func() error {
 		if err := t.commitLocked(c, &tx); err != nil {
@@ -49,15 +50,15 @@ func (t *PolicyTable) prepareLocked(c *nfnl.Conn, d *difference, want *content) 
 				return err
 			}
 		}
-		time.Sleep(slicePause)
+		time.Sleep(SlicePause)
 		return nil
 	}
 	for _, name := range d.addSets {
 		s := want.sets[name]
-		tx.addSet(ourTable.Name, name, s)
+		tx.AddSet(ourTable.Name, name, s)
 		for keys := missing(s.Elements, nil); len(keys) > 0; {
 			n := cut(s, keys, room)
-			tx.addElements(ourTable.Name, name, keys[:n])
+			tx.AddElements(ourTable.Name, name, keys[:n])
 			keys, room = keys[n:], room-n
 			if room <= 0 {
 				if err := flush(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
@@ -35,9 +36,7 @@ func outcomes(t *testing.T, ns *nettest.NS) (allowed [3]bool) {
 			Port: uint16(1 + i)})
 	}
 	got, err := judge(ns, flows...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for i, d := range got {
 		allowed[i] = d.Verdict == policy.Allow
 	}
@@ -74,9 +73,7 @@ func TestLargeChangeGoesInSlices(t *testing.T) {
 				ns.Run(t, func() error { _, err = kept.Apply(plan); return nil })
 				return err
 			}
-			if err := apply(&first, old); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, apply(&first, old))
 			if err := apply(&first, next); !errors.Is(err, died) {
 				t.Fatalf("error %v", err)
 			}
@@ -88,9 +85,7 @@ func TestLargeChangeGoesInSlices(t *testing.T) {
 			if again {
 				want, plan = after, next
 			}
-			if err := apply(&second, plan); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, apply(&second, plan))
 			if got := outcomes(t, ns); got != want {
 				t.Errorf("the next daemon: %v, want %v", got, want)
 			}
@@ -160,4 +155,52 @@ func TestNothingIsReadWhileTheGenerationStands(t *testing.T) {
 		_, err := command(t, nft, "get element inet kubeveil_policy self4 { 198.18.0.1 . 198.18.0.1 }")
 		return err
 	})
+}
+
+// After another program's transaction the members of groups are read once, not for each plan until
+// the table is compared.
+func TestMembersAreReadOnceAfterAnotherProgramsChange(t *testing.T) {
+	nft := nettest.NeedProgram(t, "nft")
+	ns, p := sliced(t)
+	var kept nftables.PolicyTable
+	defer kept.Close()
+	edits, between := 0, func() {}
+	edit := func(reads int) {
+		t.Helper()
+		edits++
+		p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "another"},
+			Isolates: [2]bool{true, edits%2 == 0}})
+		ns.Run(t, func() error {
+			if err := kept.Refresh(); err != nil {
+				return err
+			}
+			between()
+			_, err := kept.Apply(p.Plan())
+			return err
+		})
+		if got := kept.Reads(); got != reads {
+			t.Errorf("edit %d: %d reads, want %d", edits, got, reads)
+		}
+	}
+	another := func(args string) {
+		t.Helper()
+		ns.Run(t, func() error {
+			_, err := command(t, nft, args)
+			return err
+		})
+	}
+
+	edit(1)
+	another("add table inet another")
+	edit(2)
+	edit(2)
+	edit(2)
+	another("delete table inet another")
+	edit(3)
+	edit(3)
+	between = func() { another("add table inet another") }
+	edit(3)
+	between = func() {}
+	edit(4)
+	edit(4)
 }

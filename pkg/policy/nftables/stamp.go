@@ -9,6 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables/chains"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/message"
 )
 
 // The table that judges marks each packet with a stamp (abi.PolicyMark). A second table drops the
@@ -38,11 +39,11 @@ func (s stampState) whole() bool { return maps.Equal(s.chains, stampWanted()) }
 
 // readStamp reads the table. A table that is dormant or lacks its counter is not whole.
 func readStamp(c *nfnl.Conn) (s stampState, err error) {
-	there, dormant, err := readTable(c, stampTable.Name)
+	there, dormant, err := message.ReadTable(c, stampTable.Name)
 	if err != nil || !there {
 		return s, err
 	}
-	counters, err := readCounters(c, stampTable.Name)
+	counters, err := message.ReadCounters(c, stampTable.Name)
 	if err != nil {
 		return s, err
 	}
@@ -50,18 +51,18 @@ func readStamp(c *nfnl.Conn) (s stampState, err error) {
 	if s.dropped = dropped; !has || dormant {
 		return s, nil
 	}
-	s.chains, err = readChains(c, stampTable.Name)
+	s.chains, err = message.ReadChains(c, stampTable.Name)
 	return s, err
 }
 
 // writeStamp adds the table to a transaction. It replaces an existing table.
-func writeStamp(t *transaction, dropped uint64) {
-	t.addTable(stampTable.Name)
-	t.deleteTable(stampTable.Name)
-	t.addTable(stampTable.Name)
-	t.addCounter(stampTable.Name, chains.Unstamped, dropped)
+func writeStamp(t *message.Transaction, dropped uint64) {
+	t.AddTable(stampTable.Name)
+	t.DeleteTable(stampTable.Name)
+	t.AddTable(stampTable.Name)
+	t.AddCounter(stampTable.Name, chains.Unstamped, dropped)
 	for _, ch := range chains.StampChains() {
-		t.addChain(stampTable.Name, ch.Name, &ch.Chain)
-		t.addRules(stampTable.Name, ch.Name, ch.Rules(nil))
+		t.AddChain(stampTable.Name, ch.Name, &ch.Chain)
+		t.AddRules(stampTable.Name, ch.Name, ch.Rules(nil))
 	}
 }

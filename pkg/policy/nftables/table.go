@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables/chains"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables/message"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables/sets"
 )
 
@@ -30,8 +31,16 @@ type PolicyTable struct {
 	// known. compare reports whether another program may have changed the table since.
 	generation uint32
 	compare    bool
+	// members is the generation for which have is correct about the members of groups; 0 means that
+	// it is not known.
+	members uint32
 	// reads counts the reads of elements.
 	reads int
+	// plan is the plan in force; nil if it is not known. ahead is what Part holds back.
+	plan  *policy.Plan
+	ahead ahead
+	// keeps is the number of calls of Part for which the maker keeps what Keep took.
+	keeps int
 	// afterSlice lets tests end a change between slices. It is nil in programs.
 	afterSlice func() error
 	// stamp is the content in the kernel of the table of stamp.go.
@@ -104,19 +113,35 @@ func (t *PolicyTable) Refresh() error {
 	if t.have == nil || t.compare {
 		return t.readLocked(c)
 	}
+	before, err := message.Generation(c)
+	if err == nil && before != t.members {
+		err = t.readMembersLocked(c, before)
+	}
+	if err != nil {
+		t.failedLocked()
+	}
+	return err
+}
+
+// readMembersLocked reads the members of groups. before is the generation of the ruleset.
+func (t *PolicyTable) readMembersLocked(c *nfnl.Conn, before uint32) error {
+	t.members = 0
 	t.reads++
 	for name := range t.have.sets {
 		if !sets.IsMembers(name) {
 			continue
 		}
-		got, err := readSet(c, name)
+		got, err := message.ReadSet(c, ourTable.Name, name)
 		if err != nil {
-			t.failedLocked()
 			return err
 		}
 		t.have.sets[name] = sets.Union{got}
 	}
-	return nil
+	after, err := message.Generation(c)
+	if err == nil && before == after {
+		t.members = after
+	}
+	return err
 }
 
 // Stands reports whether the ruleset is unchanged since the table was read. It also returns false
@@ -136,9 +161,9 @@ func (t *PolicyTable) Stands() bool {
 }
 
 func (t *PolicyTable) readLocked(c *nfnl.Conn) error {
-	t.read, t.generation = false, 0
+	t.read, t.generation, t.members = false, 0, 0
 	t.reads++
-	before, err := generation(c)
+	before, err := message.Generation(c)
 	if err != nil {
 		return err
 	}
@@ -148,12 +173,12 @@ func (t *PolicyTable) readLocked(c *nfnl.Conn) error {
 	if t.stamp, err = readStamp(c); err != nil {
 		return err
 	}
-	after, err := generation(c)
+	after, err := message.Generation(c)
 	if err != nil {
 		return err
 	}
 	if t.read, t.compare = true, false; before == after {
-		t.generation = after
+		t.generation, t.members = after, after
 	}
 	return nil
 }
@@ -180,6 +205,9 @@ func (t *PolicyTable) Apply(plan *policy.Plan) (Result, error) {
 	for try := 1; ; try++ {
 		result, err := t.applyLocked(want)
 		if err == nil {
+			t.plan = plan
+			t.ahead.applied(want)
+			t.restLocked()
 			return result, nil
 		}
 		t.failedLocked()
@@ -208,6 +236,7 @@ func (t *PolicyTable) applyLocked(want *content) (r Result, err error) {
 
 	var cached chains.Fragments
 	d := diff(t.have, want, &cached)
+	d.delSets = slices.DeleteFunc(d.delSets, t.ahead.needs)
 	restamp := !t.stamp.whole()
 	if d.empty() && !restamp {
 		return r, nil
@@ -220,7 +249,7 @@ func (t *PolicyTable) applyLocked(want *content) (r Result, err error) {
 	if err := d.findEdits(c, t.have, want, &cached); err != nil {
 		return Result{}, err
 	}
-	var tx transaction
+	var tx message.Transaction
 	if restamp {
 		writeStamp(&tx, t.stamp.dropped)
 		r.Changes++
@@ -236,7 +265,7 @@ func (t *PolicyTable) applyLocked(want *content) (r Result, err error) {
 // Exists reports whether the table is in force.
 func Exists() (there bool, err error) {
 	err = with(func(c *nfnl.Conn) (err error) {
-		there, _, err = readTable(c, ourTable.Name)
+		there, _, err = message.ReadTable(c, ourTable.Name)
 		return err
 	})
 	return there, err
@@ -245,9 +274,9 @@ func Exists() (there bool, err error) {
 // Remains reports whether there is anything that Delete deletes.
 func Remains() (remains bool, err error) {
 	err = with(func(c *nfnl.Conn) (err error) {
-		remains, _, err = readTable(c, ourTable.Name)
+		remains, _, err = message.ReadTable(c, ourTable.Name)
 		if err == nil && !remains {
-			remains, _, err = readTable(c, stampTable.Name)
+			remains, _, err = message.ReadTable(c, stampTable.Name)
 		}
 		return err
 	})
@@ -265,12 +294,12 @@ func with(f func(*nfnl.Conn) error) error {
 
 // Delete deletes the table and the stamp's table in one transaction, and with them all policy.
 func Delete() error {
-	var tx transaction
+	var tx message.Transaction
 	for _, name := range []string{stampTable.Name, ourTable.Name} {
-		tx.addTable(name) // The delete fails without a table.
-		tx.deleteTable(name)
+		tx.AddTable(name) // The delete fails without a table.
+		tx.DeleteTable(name)
 	}
-	if err := with(tx.commit); err != nil {
+	if err := with(tx.Commit); err != nil {
 		return fmt.Errorf("delete nftables table %s: %w", ourTable.Name, err)
 	}
 	return nil
@@ -287,7 +316,7 @@ func Drops() (map[string]uint64, error) {
 	}
 	err := with(func(c *nfnl.Conn) error {
 		for _, t := range []string{ourTable.Name, stampTable.Name} {
-			counters, err := readCounters(c, t)
+			counters, err := message.ReadCounters(c, t)
 			if err != nil {
 				return err
 			}

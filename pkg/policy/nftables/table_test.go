@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -442,9 +443,7 @@ func TestChangeIsAtomic(t *testing.T) {
 	}
 
 	close(stop)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, <-done)
 }
 
 // The kernel's cost depends on the number of rules. So the ports of one peer are one rule per

@@ -26,10 +26,7 @@ func (p *Planner) Allowing(plan *policy.Plan, d policy.Direction, f policy.Flow)
 			Rule: p.DecidingRule(plan, d, f)}}
 	}
 
-	own, peer := f.Dst, f.Src
-	if d == policy.Egress {
-		own, peer = f.Src, f.Dst
-	}
+	own, peer := f.Ends(d)
 	p.eachIsolating(plan, d, own, func(m *policy.Member, pod *policy.Pod, c *compile.Namespaced) {
 		if m.Problem == "" && len(rules) < maxAllowing {
 			rules = append(rules, matching(c, plan, d, pod, peer, f)...)

@@ -1,27 +1,23 @@
 package planner
 
 import (
+	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/arrange"
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
 )
 
-// crossTooOften reports whether the blocks of lines come to more than MaxBoxes boxes of one family.
-func crossTooOften(lines []policy.Line, defs map[string]*compile.Definition) bool {
-	const few = 256 // They make at most half as many boxes as their square.
-	if len(lines) <= few {
-		return false
+// crossing returns the reason why a chain denies everything, because its blocks come to more than
+// MaxBoxes boxes of one family. It returns "" if they do not.
+func (p *Planner) crossing(d policy.Direction, chain string) string {
+	if p.peers[chain] != nil || !p.partsOf(chain).copies.crossing {
+		return "" // A chain in use was checked.
 	}
-	lines = slices.Compact(slices.SortedFunc(slices.Values(lines), arrange.CompareLines))
-	for _, boxes := range blockBoxes(arrange.Arrange(lines, false).Boxes[arrange.BoxBlocks], defs) {
-		if arrange.Pieces(boxes) > arrange.MaxBoxes {
-			return true
-		}
-	}
-	return false
+	return fmt.Sprintf("%s: everything is denied, because the ipBlocks and ports of the pod's "+
+		"policies overlap in more than %d places: write fewer rules with wide ipBlocks or port "+
+		"ranges", d, arrange.MaxBoxes)
 }
 
 // blockBoxes returns lines with blocks as boxes, by family. They may overlap.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -26,6 +27,13 @@ const (
 	MaxElements = 1 << 20
 )
 
+// limits are the budgets of lines: per namespace, of the node, and of the node while a draft is
+// made that brings it within its budget. Beyond the last one, Plan itself makes policies deny.
+// Tests have their own.
+type limits struct{ namespace, node, meanwhile int }
+
+var defaultLimits = limits{MaxNamespaceLines, MaxNodeLines, 2 * MaxNodeLines}
+
 // use describes the policies that select a member.
 type use struct {
 	// selected is a hash of the serials of the policies; lines is the number of their lines and
@@ -39,7 +47,10 @@ type use struct {
 // weigh counts the lines of the policies that select each dirty pod.
 func (p *Planner) weigh() {
 	for namespace := range p.dirtyIn {
-		delete(p.toldOf, namespace)
+		delete(p.findingsOf, namespace)
+		if d := p.drafting[namespace]; d != nil {
+			d.passed = true
+		}
 		for name, pod := range p.podsByNS[namespace] {
 			if pod.Node == p.node {
 				p.dirty[name] = true
@@ -49,7 +60,7 @@ func (p *Planner) weigh() {
 	clear(p.dirtyIn)
 
 	for name := range p.dirty {
-		delete(p.toldOf, name.Namespace)
+		delete(p.findingsOf, name.Namespace)
 		pod := p.pods[name]
 		if pod == nil || !p.isSubject(pod) {
 			continue
@@ -65,65 +76,105 @@ func (p *Planner) weigh() {
 	}
 }
 
-// budget makes policies that exceed a budget deny, and reports whether there were any. The choice
-// of policies depends only on sizes and names. budget never restores a policy: if events of pods
-// restored policies, these would flap. A change of any policy of the namespace restores them: see
-// forgive.
-func (p *Planner) budget() (denied bool) {
-	lines, total := map[string]int{}, 0
+// lineCounts returns the lines of each namespace.
+func (p *Planner) lineCounts() map[string]int {
 	type pods struct {
 		namespace string
 		selected  [sha256.Size]byte
 	}
-	seen := map[pods]bool{}
+	lines, seen := map[string]int{}, map[pods]bool{}
 	for key, u := range p.uses {
 		if id := (pods{key.Namespace, u.selected}); !seen[id] {
 			seen[id] = true
 			lines[key.Namespace] += u.lines
-			total += u.lines
 		}
 	}
+	return lines
+}
 
+// budget makes policies that exceed a budget deny, or begins a draft that does so. It reports
+// whether any policy denies now. The choice of policies depends only on sizes and names. budget
+// never restores a policy: if events of pods restored policies, these would flap. A change of any
+// policy of the namespace restores them: see forgive.
+func (p *Planner) budget() (denied bool) {
+	lines := p.lineCounts()
 	for namespace, n := range lines {
-		if n <= MaxNamespaceLines {
+		if n <= p.limits.namespace {
 			continue
 		}
-		problem := fmt.Sprintf("the policies of the namespace have %d lines on this node, more than "+
-			"%d: write fewer or smaller policies", n, MaxNamespaceLines)
-		// A policy may be in several chains, so the rest is counted again.
-		q := p.denialQueue((*compile.Namespaced).LineCount, problem)
-		for took := -1; n > MaxNamespaceLines && took != 0; n -= took {
-			took = q.denyLargest(namespace)
-			denied = denied || took > 0
+		if p.postpones {
+			p.reduce(namespace)
+			continue
 		}
+		problem := fmt.Sprintf("the policies of the namespace have %d lines on this node, more "+
+			"than %d: write fewer or smaller policies", n, p.limits.namespace)
+		denied = p.denyLines(namespace, n-p.limits.namespace, problem) || denied
 	}
-	if denied {
-		return true
+	return denied || p.budgetNode(lines)
+}
+
+// budgetNode is like budget, for the lines of all namespaces. It changes one namespace: the
+// largest, until it has no more lines than it may keep if all larger ones shrink as much. The
+// caller counts again before it looks at the next.
+func (p *Planner) budgetNode(lines map[string]int) (denied bool) {
+	maps.Copy(lines, p.others)
+	total := 0
+	for _, n := range lines {
+		total += n
+	}
+	if total <= p.limits.node {
+		return false
 	}
 
+	namespace := largest(lines)
+	if _, is := p.others[namespace]; is {
+		return false // The planner that adopts this draft sees to it.
+	}
+	if p.postpones && total <= p.limits.meanwhile {
+		p.reduce(namespace).Reduces = true
+		return false
+	}
 	problem := fmt.Sprintf("the policies of all namespaces have more than %d lines on this node, "+
-		"and this namespace has the most: write fewer or smaller policies", MaxNodeLines)
+		"and this namespace has the most: write fewer or smaller policies", p.limits.node)
+	return p.denyLines(namespace, lines[namespace]-level(lines, p.limits.node), problem)
+}
+
+// denyLines makes the largest policies of a namespace deny, until these have so many lines. It
+// reports whether any policy denies now. A policy may be in several chains, so the caller counts
+// again.
+func (p *Planner) denyLines(namespace string, lines int, problem string) (denied bool) {
 	q := p.denialQueue((*compile.Namespaced).LineCount, problem)
-	for took := -1; total > MaxNodeLines && took != 0; total -= took {
-		namespace := largest(lines)
+	for took := -1; lines > 0 && took != 0; lines -= took {
 		took = q.denyLargest(namespace)
-		lines[namespace] -= took
 		denied = denied || took > 0
 	}
 	return denied
+}
+
+// level returns the largest size such that the sizes, each reduced to it, are at most `most`
+// together. All together must be more than that.
+func level(sizes map[string]int, most int) int {
+	left := len(sizes)
+	for _, n := range slices.Sorted(maps.Values(sizes)) {
+		if n*left > most {
+			break
+		}
+		most, left = most-n, left-1
+	}
+	return most / left
 }
 
 // budgetElements is like budget, for the elements of filled sets. It makes at most `most` policies
 // of one namespace deny. After each call all chains of their pods are made again. So the caller
 // doubles most for each call, and a namespace with many small policies takes few calls.
 func (p *Planner) budgetElements(most int) (denied bool) {
-	if p.elementsTold <= MaxElements {
+	if p.lastElements <= MaxElements {
 		return false
 	}
 	elements, copied := p.copied()
 	size := func(c *compile.Namespaced) (n int) {
 		for name := range c.Sets {
-			n += p.setsTold.Get(name).Size()
+			n += p.lastSets.Get(name).Size()
 		}
 		return n + copied[c.Policy.Name]
 	}
@@ -199,9 +250,8 @@ func (q *denialQueue) denyLargest(namespace string) int {
 
 // deny makes a policy deny everything in the directions that it isolates.
 func (p *Planner) deny(name policy.Name, problem string) {
-	p.serial++
 	of := p.policies[name.Namespace]
-	of[name.Name] = &compile.Namespaced{Policy: of[name.Name].Policy, Serial: p.serial,
+	of[name.Name] = &compile.Namespaced{Policy: of[name.Name].Policy, Serial: p.serial.Add(1),
 		Sets: map[string]*compile.Definition{}, Problem: problem, Over: true}
 	p.over[name.Namespace] = append(p.over[name.Namespace], name.Name)
 	p.dirtyAll(name.Namespace)
@@ -213,8 +263,7 @@ func (p *Planner) forgive(namespace string) {
 	of := p.policies[namespace]
 	for _, name := range p.over[namespace] {
 		if c := of[name]; c != nil && c.Over {
-			p.serial++
-			of[name] = &compile.Namespaced{Policy: c.Policy, Serial: p.serial}
+			of[name] = &compile.Namespaced{Policy: c.Policy, Serial: p.serial.Add(1)}
 		}
 	}
 	delete(p.over, namespace)

@@ -24,17 +24,7 @@ type memo struct {
 // policies select usually share chains. So chainsOf keeps its results as long as a pod uses them.
 func (p *Planner) chainsOf(pod *policy.Pod, selecting []*compile.Namespaced,
 	cluster []*compile.Cluster) memo {
-	text := &strings.Builder{}
-	for _, c := range selecting {
-		fmt.Fprintf(text, "%d ", c.Serial)
-	}
-	var doubts []bool
-	for _, c := range cluster {
-		doubts = append(doubts, c.Doubts(pod, p.namespaces[pod.Namespace]))
-		fmt.Fprintf(text, "%d ", c.Serial)
-	}
-	fmt.Fprintf(text, "%v %t %v", pod.Ports, pod.Excess, doubts)
-	key := compile.ID(text.String())
+	key, doubts := p.memoKey(pod, selecting, cluster)
 	use := p.uses[pod.Key()]
 	use.memo = key
 	p.uses[pod.Key()] = use
@@ -62,15 +52,35 @@ func (p *Planner) chainsOf(pod *policy.Pod, selecting []*compile.Namespaced,
 	addCluster(cluster, doubts, pod, p.defs, &by)
 
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
-		if problem := by[d].bound(d, p.defs); problem != "" {
-			made.problem = problem
+		problem := by[d].tooMany(d)
+		if problem == "" && (by[d].isolated || by[d].tiered) {
+			made.chains[d] = p.tieredChain(by[d])
+			problem = p.crossing(d, made.chains[d])
 		}
-		if by[d].isolated || by[d].tiered {
+		if problem != "" {
+			made.problem = problem
+			by[d].deny()
 			made.chains[d] = p.tieredChain(by[d])
 		}
 	}
 	p.memo[key] = made
 	return made
+}
+
+// memoKey returns the key in memo of a pod that these policies select. doubts reports for each
+// ClusterNetworkPolicy whether it is in doubt.
+func (p *Planner) memoKey(pod *policy.Pod, selecting []*compile.Namespaced,
+	cluster []*compile.Cluster) (key string, doubts []bool) {
+	text := &strings.Builder{}
+	for _, c := range selecting {
+		fmt.Fprintf(text, "%d ", c.Serial)
+	}
+	for _, c := range cluster {
+		doubts = append(doubts, c.Doubts(pod, p.namespaces[pod.Namespace]))
+		fmt.Fprintf(text, "%d ", c.Serial)
+	}
+	fmt.Fprintf(text, "%v %t %v", pod.Ports, pod.Excess, doubts)
+	return compile.ID(text.String()), doubts
 }
 
 // chain returns the name of the chain of these lines, and stores the chain.

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -67,14 +66,19 @@ func (p *Planner) unclaim(pod *policy.Pod) {
 func (p *Planner) alone(a netip.Addr) bool { return p.claims[a] != nil && len(p.shared[a]) == 0 }
 
 func (p *Planner) refreshOthers(a netip.Addr, but policy.Name) {
-	if first := p.claims[a]; first != nil && first.Name != but {
-		p.refresh(first)
-	}
-	for name, pod := range p.shared[a] {
-		if name != but {
+	for _, pod := range p.having(a) {
+		if pod.Name != but {
 			p.refresh(pod)
 		}
 	}
+}
+
+// having returns the pods that have an address.
+func (p *Planner) having(a netip.Addr) (pods []*policy.Pod) {
+	if first := p.claims[a]; first != nil {
+		pods = append(pods, first)
+	}
+	return slices.AppendSeq(pods, maps.Values(p.shared[a]))
 }
 
 // Shared returns the addresses that several pods have, in no order. Such an address identifies none
@@ -83,15 +87,9 @@ func (p *Planner) Shared() iter.Seq[netip.Addr] { return maps.Keys(p.shared) }
 
 // Claimants returns the pods that have an address, sorted.
 func (p *Planner) Claimants(a netip.Addr) (names []policy.Name) {
-	if first := p.claims[a]; first != nil {
-		names = append(names, first.Name)
+	for _, pod := range p.having(a) {
+		names = append(names, pod.Name)
 	}
-	for name := range p.shared[a] {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b policy.Name) int {
-		return strings.Compare(a.String(),
-			b.String())
-	})
+	slices.SortFunc(names, policy.Name.Compare)
 	return names
 }

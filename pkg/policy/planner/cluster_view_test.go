@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
@@ -23,9 +24,7 @@ func TestTiersAreShownInWords(t *testing.T) {
 		Rules: [2][]policy.ClusterRule{nil, {rule(policy.Deny)}}})
 
 	v, err := p.ShowPod(web, p.Plan())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	const clients = "pods with app=client in all namespaces"
 	want := policy.SideView{Isolated: true, By: []string{"shop/deny"}, Admin: []policy.LineView{
 		{Policy: "first", Action: "Accept", Peers: "10.0.0.0/8", Ports: "tcp 80-81", Members: -1},

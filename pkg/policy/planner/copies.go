@@ -19,15 +19,19 @@ type copies struct {
 	unions []string
 	// boxed are the sets whose addresses a set of boxes copies, once for each box.
 	boxed []string
-	// blocks is the number of boxes that the blocks make.
-	blocks int
+	// blocks is the number of boxes that the blocks make. crossing reports whether they are more
+	// than arrange.MaxBoxes in one family.
+	blocks   int
+	crossing bool
 }
 
 // copiesOf returns the copies of a chain with these lines. defs holds the blocks of its peers.
 func copiesOf(lines []policy.Line, defs map[string]*compile.Definition) (c copies) {
 	a := arrange.Arrange(lines, false)
 	for _, boxes := range blockBoxes(a.Boxes[arrange.BoxBlocks], defs) {
-		c.blocks += arrange.Pieces(boxes)
+		n := arrange.Pieces(boxes)
+		c.blocks += n
+		c.crossing = c.crossing || n > arrange.MaxBoxes
 	}
 	for _, g := range a.Grants {
 		if len(g.Peers) > 1 {
@@ -40,6 +44,27 @@ func copiesOf(lines []policy.Line, defs map[string]*compile.Definition) (c copie
 		}
 	}
 	return c
+}
+
+// chainParts are the sets in which a chain looks up packets, and its copies.
+type chainParts struct {
+	peers  []string
+	copies copies
+}
+
+// partsOf returns the parts of a new chain.
+func (p *Planner) partsOf(chain string) chainParts {
+	if parts, has := p.parts[chain]; has {
+		return parts
+	}
+	for _, d := range p.adopted {
+		if parts, has := d.planner.parts[chain]; has {
+			return parts
+		}
+	}
+	c := p.chains[chain]
+	p.parts[chain] = chainParts{peersOf(c), copiesOf(c.Lines, p.defs)}
+	return p.parts[chain]
 }
 
 // copyCounts counts the copies of all chains.
@@ -58,12 +83,12 @@ func newCopyCounts() copyCounts {
 // size.
 func (n *copyCounts) elements(set string, size int) int { return size * (1 + n.sets[set]) }
 
-// countCopies adds the copies of a chain, or subtracts them if by is -1. It updates elementsTold.
+// countCopies adds the copies of a chain, or subtracts them if by is -1. It updates lastElements.
 func (p *Planner) countCopies(chain string, by int) {
 	n := &p.copies
 	c := n.byChain[chain]
 	n.blocks += by * c.blocks
-	p.elementsTold += by * c.blocks
+	p.lastElements += by * c.blocks
 	for _, union := range c.unions {
 		was := n.unions[union]
 		if n.unions[union] += by; n.unions[union] == 0 {
@@ -96,7 +121,7 @@ func (p *Planner) copied() (byNamespace map[string]int, byPolicy map[policy.Name
 
 			n := c.blocks
 			for _, set := range slices.Concat(c.boxed, strings.Fields(strings.Join(c.unions, " "))) {
-				n += p.setsTold.Get(set).Size()
+				n += p.lastSets.Get(set).Size()
 			}
 			byNamespace[key.Namespace] += n
 			for _, name := range m.Policies {
@@ -111,5 +136,5 @@ func (p *Planner) countCopy(set string, by int) {
 	if p.copies.sets[set] += by; p.copies.sets[set] == 0 {
 		delete(p.copies.sets, set)
 	}
-	p.elementsTold += by * p.setsTold.Get(set).Size()
+	p.lastElements += by * p.lastSets.Get(set).Size()
 }

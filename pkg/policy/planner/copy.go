@@ -22,8 +22,7 @@ func (p *Planner) Copy() *Planner {
 	for namespace, all := range p.policies {
 		q.policies[namespace] = map[string]*compile.Namespaced{}
 		for name, c := range all {
-			q.serial++
-			of := &compile.Namespaced{Policy: c.Policy, Serial: q.serial}
+			of := &compile.Namespaced{Policy: c.Policy, Serial: q.serial.Add(1)}
 			if c.Over { // It denies until a policy of its namespace changes.
 				of.Over, of.Problem, of.Sets = true, c.Problem, c.Sets
 				q.over[namespace] = append(q.over[namespace], name)
@@ -32,8 +31,7 @@ func (p *Planner) Copy() *Planner {
 		}
 	}
 	for name, c := range p.cluster {
-		q.serial++
-		q.cluster[name] = &compile.Cluster{Policy: c.Policy, Serial: q.serial}
+		q.cluster[name] = &compile.Cluster{Policy: c.Policy, Serial: q.serial.Add(1)}
 	}
 	q.order = slices.SortedFunc(maps.Values(q.cluster), (*compile.Cluster).Before)
 	for _, pod := range p.pods {

@@ -1,17 +1,15 @@
 package planner
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// told holds the parts of a Plan that describe problems of policies.
-type told struct {
+// findings holds the parts of a Plan that describe problems of policies.
+type findings struct {
 	problems        map[policy.Name]string
 	clusterProblems map[string]string
 	denials         []policy.Denial
@@ -19,35 +17,33 @@ type told struct {
 	selecting int
 }
 
-// tell returns the problems of the policies that select a pod of this node. A policy may select
-// many pods, so it looks only at the NetworkPolicies of namespaces that changed.
-func (p *Planner) tell() *told {
-	all := p.clusterTold()
+// findProblems returns the problems of the policies that select a pod of this node. A policy may
+// select many pods, so it looks only at the NetworkPolicies of namespaces that changed.
+func (p *Planner) findProblems() *findings {
+	all := p.clusterFindings()
 	changed := map[string][]policy.Key{}
 	for key := range p.members {
-		if p.toldOf[key.Namespace] == nil {
+		if p.findingsOf[key.Namespace] == nil {
 			changed[key.Namespace] = append(changed[key.Namespace], key)
 		}
 	}
 	for namespace, keys := range changed {
-		p.toldOf[namespace] = p.namespaceTold(namespace, keys)
+		p.findingsOf[namespace] = p.namespaceFindings(namespace, keys)
 	}
 
-	for _, of := range p.toldOf {
+	for _, of := range p.findingsOf {
 		maps.Copy(all.problems, of.problems)
 		all.denials = append(all.denials, of.denials...)
 		all.selecting += of.selecting
 	}
-	slices.SortFunc(all.denials, func(a, b policy.Denial) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace),
-			strings.Compare(a.Name.Name, b.Name.Name))
-	})
+	slices.SortFunc(all.denials, func(a, b policy.Denial) int { return a.Name.Compare(b.Name) })
 	return all
 }
 
-// namespaceTold returns the problems of the NetworkPolicies of a namespace. keys are its members.
-func (p *Planner) namespaceTold(namespace string, keys []policy.Key) *told {
-	of := &told{problems: map[policy.Name]string{}}
+// namespaceFindings returns the problems of the NetworkPolicies of a namespace. keys are its
+// members.
+func (p *Planner) namespaceFindings(namespace string, keys []policy.Key) *findings {
+	of := &findings{problems: map[policy.Name]string{}}
 	// The text of a policy is the reason why it denies more than is written, or empty.
 	texts := map[policy.Name]string{}
 	for _, m := range p.byName(keys) {
@@ -73,18 +69,14 @@ func (p *Planner) namespaceTold(namespace string, keys []policy.Key) *told {
 	return of
 }
 
-// clusterTold returns the problems of the ClusterNetworkPolicies.
-func (p *Planner) clusterTold() *told {
-	of := &told{problems: map[policy.Name]string{}, clusterProblems: map[string]string{}}
+// clusterFindings returns the problems of the ClusterNetworkPolicies.
+func (p *Planner) clusterFindings() *findings {
+	of := &findings{problems: map[policy.Name]string{}, clusterProblems: map[string]string{}}
 	if len(p.cluster) == 0 {
 		return of
 	}
-	keys := make([]policy.Key, 0, len(p.members))
-	for key := range p.members {
-		keys = append(keys, key)
-	}
 	texts := map[string]string{}
-	for _, m := range p.byName(keys) {
+	for _, m := range p.byName(slices.Collect(maps.Keys(p.members))) {
 		for _, name := range m.ClusterPolicies {
 			if texts[name] != "" {
 				continue
@@ -113,9 +105,7 @@ type problemMember struct {
 
 // byName returns the members with these keys, sorted by the names of their pods.
 func (p *Planner) byName(keys []policy.Key) []problemMember {
-	slices.SortFunc(keys, func(a, b policy.Key) int {
-		return strings.Compare(a.Name.String(), b.Name.String())
-	})
+	slices.SortFunc(keys, func(a, b policy.Key) int { return a.Name.Compare(b.Name) })
 	out := make([]problemMember, len(keys))
 	for i, key := range keys {
 		out[i].Member = p.members[key]

@@ -40,10 +40,7 @@ func noPod(name policy.Name) error {
 // Whose returns the pods that have an address. If there are several, none of them is a peer by that
 // address.
 func (p *Planner) Whose(a netip.Addr) (out []Place) {
-	if first := p.claims[a]; first != nil {
-		out = append(out, p.whereIs(first))
-	}
-	for _, pod := range p.shared[a] {
+	for _, pod := range p.having(a) {
 		out = append(out, p.whereIs(pod))
 	}
 	return out
@@ -105,10 +102,7 @@ func (p *Planner) eachIsolating(plan *policy.Plan, d policy.Direction, own netip
 // allow the flow, by the sets of a plan.
 func (p *Planner) Explain(plan *policy.Plan, d policy.Direction, f policy.Flow) (isolating,
 	allowing Names) {
-	own, peer := f.Dst, f.Src
-	if d == policy.Egress {
-		own, peer = f.Src, f.Dst
-	}
+	own, peer := f.Ends(d)
 	p.eachIsolating(plan, d, own, func(m *policy.Member, pod *policy.Pod, c *compile.Namespaced) {
 		c.Compile()
 		isolating.add(c.Policy.Name)
@@ -169,10 +163,7 @@ type decider struct {
 
 func (p *Planner) decide(plan *policy.Plan, d policy.Direction, f policy.Flow) decider {
 	none := decider{action: policy.Pass}
-	own, peer := f.Dst, f.Src
-	if d == policy.Egress {
-		own, peer = f.Src, f.Dst
-	}
+	own, peer := f.Ends(d)
 	for key, m := range plan.Members {
 		pod, g := p.pods[key.Name], plan.Groups[m.Group]
 		if pod == nil || g == nil || !slices.Contains(m.Addrs, own) {

@@ -8,29 +8,24 @@ import (
 )
 
 // labelKey is a label that a pod needs to be in a set, and the namespace that the pod must be in.
-// An empty namespace means any namespace.
+// An empty namespace means any namespace, and an empty key that no label is needed.
 type labelKey struct{ namespace, key, value string }
 
 // setIndex finds the sets that a pod may belong to, by what their definitions require: a namespace,
 // a value of a label, or both.
 type setIndex struct {
 	labels map[labelKey]map[*members]bool
-	// namespaces holds the sets that require no label, keyed by the namespace that they require.
-	// The key "" is for any namespace: for sets that require none, and for sets that select
-	// namespaces by label.
-	namespaces map[string]map[*members]bool
 	// has holds the sets that each pod is in.
 	has map[policy.Name]map[*members]bool
 }
 
 func newSetIndex() setIndex {
-	return setIndex{map[labelKey]map[*members]bool{}, map[string]map[*members]bool{},
-		map[policy.Name]map[*members]bool{}}
+	return setIndex{map[labelKey]map[*members]bool{}, map[policy.Name]map[*members]bool{}}
 }
 
-// required returns the keys under which the index holds a definition that requires a label. A pod
-// that the definition selects has at least one of these labels. required returns nil if the
-// definition requires no label; it may still require a namespace.
+// required returns the keys under which the index holds a definition. A pod that the definition
+// selects has at least one of these labels, or needs none. A set that selects namespaces by label
+// requires no namespace.
 func required(d *compile.Definition) (keys []labelKey) {
 	namespace := d.Namespace
 	if d.Namespaces != nil {
@@ -45,7 +40,7 @@ func required(d *compile.Definition) (keys []labelKey) {
 		}
 		return keys
 	}
-	return nil
+	return []labelKey{{namespace: namespace}}
 }
 
 // alternatives returns definitions. A pod is in the set if at least one of them selects it.
@@ -57,35 +52,25 @@ func alternatives(d *compile.Definition) []*compile.Definition {
 }
 
 // add adds a set that is not in the index yet.
-func (x *setIndex) add(s *members) { x.enter(s, put[labelKey], put[string]) }
+func (x *setIndex) add(s *members) { x.enter(s, put[labelKey]) }
 
 // remove removes a set.
 func (x *setIndex) remove(s *members) {
-	x.enter(s, drop[labelKey], drop[string])
+	x.enter(s, drop[labelKey])
 	for pod := range s.pods {
 		drop(x.has, pod, s)
 	}
 }
 
-// enter calls labels or namespaces for each key of a set, with the map of that name. These
-// functions add the set to the map or remove it.
-func (x *setIndex) enter(s *members,
-	labels func(map[labelKey]map[*members]bool, labelKey, *members),
-	namespaces func(map[string]map[*members]bool, string, *members)) {
+// enter calls change, which is put or drop, for each key of a set.
+func (x *setIndex) enter(s *members, change func(map[labelKey]map[*members]bool, labelKey,
+	*members)) {
 	if !s.def.OfPods() {
 		return
 	}
 	for _, d := range alternatives(s.def) {
-		keys := required(d)
-		for _, k := range keys {
-			labels(x.labels, k, s)
-		}
-		switch {
-		case len(keys) > 0:
-		case d.Namespaces != nil:
-			namespaces(x.namespaces, "", s)
-		default:
-			namespaces(x.namespaces, d.Namespace, s)
+		for _, k := range required(d) {
+			change(x.labels, k, s)
 		}
 	}
 }
@@ -114,7 +99,7 @@ func (x *setIndex) of(pod *policy.Pod, f func(*members)) {
 		each(x.labels[labelKey{pod.Namespace, k, v}])
 		each(x.labels[labelKey{"", k, v}])
 	}
-	each(x.namespaces[pod.Namespace])
-	each(x.namespaces[""])
+	each(x.labels[labelKey{namespace: pod.Namespace}])
+	each(x.labels[labelKey{}])
 	each(maps.Clone(x.has[pod.Name]))
 }

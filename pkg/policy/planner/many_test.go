@@ -88,11 +88,11 @@ func TestDroppedPoliciesCountAsPut(t *testing.T) {
 		listed[ref("many", fmt.Sprint("p", i))] = policy.Object{UID: fmt.Sprint(i), Generation: 1}
 	}
 
-	if differ := p.Compare(listed); len(differ) > 0 {
+	if differ := p.Compare(listed, ""); len(differ) > 0 {
 		t.Errorf("differences %q", differ)
 	}
 	listed[ref("evil", "large")] = policy.Object{UID: "1", Generation: 4}
-	if differ := p.Compare(listed); len(differ) != 1 {
+	if differ := p.Compare(listed, ""); len(differ) != 1 {
 		t.Errorf("differences %q, want the change of evil/large", differ)
 	}
 }

@@ -1,8 +1,6 @@
 package planner
 
 import (
-	"iter"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -36,43 +34,39 @@ func (p *Planner) refresh(pod *policy.Pod) {
 // labelIndex holds pods by the key and the value of a label, for the keys that were looked up.
 type labelIndex map[string]map[string][]*policy.Pod
 
-// candidates returns all pods that a definition may select, and possibly others. A pod may appear
-// more than once.
-func (p *Planner) candidates(d *compile.Definition, index labelIndex) iter.Seq[*policy.Pod] {
+// eachCandidate calls f with all pods that a definition may select, and possibly others. It may
+// call f with a pod more than once.
+func (p *Planner) eachCandidate(d *compile.Definition, index labelIndex, f func(*policy.Pod)) {
+	for _, alternative := range d.Any {
+		p.eachCandidate(alternative, index, f)
+	}
 	if len(d.Any) > 0 {
-		return func(yield func(*policy.Pod) bool) {
-			for _, alternative := range d.Any {
-				for pod := range p.candidates(alternative, index) {
-					if !yield(pod) {
-						return
-					}
-				}
-			}
-		}
+		return
 	}
 
 	for _, r := range d.Pods {
 		if r.Op != policy.In {
 			continue
 		}
-		return func(yield func(*policy.Pod) bool) {
-			by := p.indexed(r.Key, index)
-			for i, value := range r.Values {
-				if slices.Contains(r.Values[:i], value) {
-					continue
-				}
-				for _, pod := range by[value] {
-					if !yield(pod) {
-						return
-					}
-				}
+		by := p.indexed(r.Key, index)
+		for i, value := range r.Values {
+			if slices.Contains(r.Values[:i], value) {
+				continue
+			}
+			for _, pod := range by[value] {
+				f(pod)
 			}
 		}
+		return
 	}
+
+	pods := p.pods
 	if d.Namespaces == nil && d.Namespace != "" {
-		return maps.Values(p.podsByNS[d.Namespace])
+		pods = p.podsByNS[d.Namespace]
 	}
-	return maps.Values(p.pods)
+	for _, pod := range pods {
+		f(pod)
+	}
 }
 
 // indexed returns the pods that have a label, by its value.
@@ -112,7 +106,7 @@ func (p *Planner) place(s *members, pod *policy.Pod) {
 // changedSet makes the next Plan freeze the set again.
 func (p *Planner) changedSet(s *members) {
 	s.frozen = nil
-	p.changed[s.name] = s
+	p.changed[s.name] = true
 }
 
 // SetNodes sets the nodes, by name. It keeps the map, which the caller must not use any more.

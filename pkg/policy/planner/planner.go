@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
+	"sync/atomic"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
@@ -45,24 +45,27 @@ type Planner struct {
 	// chains of each set.
 	peers    map[string][]string
 	lookedUp map[string]int
-	defs     map[string]*compile.Definition
-	sets     map[string]*members
-	index    setIndex
+	// defs holds the definitions of the sets of new chains, and parts the parts of these chains,
+	// until the next sweep.
+	parts map[string]chainParts
+	defs  map[string]*compile.Definition
+	sets  map[string]*members
+	index setIndex
 	// copies counts the copies of the chains in peers.
 	copies copyCounts
-	// changed are the sets that changed since the last Plan. setsTold are the sets of the last
-	// Plan; they have elementsTold elements in the kernel.
-	changed      map[string]*members
-	setsTold     policy.SetMap
-	elementsTold int
-	// swept reports whether sets were added or removed since the last Plan.
-	swept bool
-	// serial counts the versions of policies. memo holds the chains by the versions of their
-	// policies.
-	serial uint64
+	// changed holds the names of the sets that changed since the last Plan, or were added or
+	// removed. lastSets are the sets of the last Plan; they have lastElements elements in the
+	// kernel.
+	changed      map[string]bool
+	lastSets     policy.SetMap
+	lastElements int
+	// serial counts the versions of policies; drafts share it. memo holds the chains by the
+	// versions of their policies.
+	serial *atomic.Uint64
 	memo   map[string]memo
 	// uses holds, by member, which policies select it.
 	uses    map[policy.Key]use
+	limits  limits
 	own     []netip.Addr
 	options policy.Options
 	nodes   map[string]policy.PeerNode
@@ -73,14 +76,16 @@ type Planner struct {
 	inside    []policy.Range
 	// stale reports whether policies changed since the last Plan.
 	stale bool
-	// told holds the problems of the last Plan. Nil means that they must be collected again. toldOf
-	// holds its parts about the NetworkPolicies of each namespace that did not change since.
-	told   *told
-	toldOf map[string]*told
-	// chainsTold, groupsTold and membersTold are the maps of the last Plan.
-	chainsTold  map[string]*policy.Chain
-	groupsTold  map[string]*policy.Group
-	membersTold map[policy.Key]*policy.Member
+	// findings holds the problems of the last Plan. Nil means that they must be collected again.
+	// findingsOf holds its parts about the NetworkPolicies of each namespace that did not change
+	// since.
+	findings   *findings
+	findingsOf map[string]*findings
+	// lastChains, lastGroups and lastMembers are the maps of the last Plan.
+	lastChains  map[string]*policy.Chain
+	lastGroups  map[string]*policy.Group
+	lastMembers map[policy.Key]*policy.Member
+	drafts
 }
 
 // New returns a Planner for the node of that name.
@@ -91,17 +96,17 @@ func New(node string) *Planner {
 		shared:   map[netip.Addr]map[policy.Name]*policy.Pod{},
 		policies: map[string]map[string]*compile.Namespaced{},
 		sorted:   map[string][]*compile.Namespaced{}, over: map[string][]string{},
-		dirtyIn: map[string]bool{}, toldOf: map[string]*told{},
+		dirtyIn: map[string]bool{}, findingsOf: map[string]*findings{},
 		attached: map[policy.Key][]netip.Addr{},
 		members:  map[policy.Key]*policy.Member{}, dirty: map[policy.Name]bool{},
 		groups:  map[string]*policy.Group{},
 		cluster: map[string]*compile.Cluster{}, ranges: &policy.Set{Name: policy.SetRanges,
 			Kind: policy.KindBlock},
 		chains: map[string]*policy.Chain{}, peers: map[string][]string{},
-		lookedUp: map[string]int{}, copies: newCopyCounts(),
+		lookedUp: map[string]int{}, parts: map[string]chainParts{}, copies: newCopyCounts(),
 		defs: map[string]*compile.Definition{}, sets: map[string]*members{}, index: newSetIndex(),
-		changed: map[string]*members{}, memo: map[string]memo{}, uses: map[policy.Key]use{},
-		stale: true, swept: true,
+		changed: map[string]bool{}, memo: map[string]memo{}, uses: map[policy.Key]use{},
+		serial: new(atomic.Uint64), limits: defaultLimits, stale: true,
 	}
 }
 
@@ -158,7 +163,7 @@ func (p *Planner) PutPod(pod policy.Pod) {
 // forget removes a pod of this node from the members.
 func (p *Planner) forget(pod *policy.Pod) {
 	delete(p.uses, pod.Key())
-	delete(p.toldOf, pod.Namespace)
+	delete(p.findingsOf, pod.Namespace)
 	if p.members[pod.Key()] != nil {
 		delete(p.members, pod.Key())
 		p.stale = true
@@ -185,10 +190,11 @@ func (p *Planner) DeletePod(name policy.Name) {
 }
 
 // SetAttached sets the addresses of the attachment of a pod of this node. An empty list means that
-// the pod is not attached. These addresses replace those that the Pod object claims.
-func (p *Planner) SetAttached(key policy.Key, addrs []netip.Addr) {
+// the pod is not attached. These addresses replace those that the Pod object claims. SetAttached
+// reports whether they are new.
+func (p *Planner) SetAttached(key policy.Key, addrs []netip.Addr) (changed bool) {
 	if slices.Equal(p.attached[key], addrs) {
-		return
+		return false
 	}
 	pod := p.pods[key.Name]
 	if pod != nil && (pod.Node != p.node || pod.UID != key.UID) {
@@ -208,6 +214,7 @@ func (p *Planner) SetAttached(key policy.Key, addrs []netip.Addr) {
 		p.refresh(pod)
 		p.dirty[pod.Name] = true
 	}
+	return true
 }
 
 // SetOwn sets Plan.Own: the addresses from which the node itself sends by links of pods.
@@ -221,14 +228,13 @@ func (p *Planner) PutPolicy(policy policy.Policy) {
 		p.policies[policy.Namespace] = of
 	}
 	if old := of[policy.Name.Name]; old != nil {
-		old.Policy.Object, p.told = policy.Object, nil
-		delete(p.toldOf, policy.Namespace)
+		old.Policy.Object, p.findings = policy.Object, nil
+		delete(p.findingsOf, policy.Namespace)
 		if reflect.DeepEqual(old.Policy, policy) {
 			return
 		}
 	}
-	p.serial++
-	of[policy.Name.Name] = &compile.Namespaced{Policy: policy, Serial: p.serial}
+	of[policy.Name.Name] = &compile.Namespaced{Policy: policy, Serial: p.serial.Add(1)}
 	p.forgive(policy.Namespace)
 	p.dirtyAll(policy.Namespace)
 }
@@ -249,29 +255,30 @@ func (p *Planner) dirtyAll(namespace string) {
 	delete(p.sorted, namespace)
 }
 
-// Plan returns what the node must enforce now.
+// Plan returns what the node must enforce now, without changes that are postponed (see Postpone).
 func (p *Planner) Plan() *policy.Plan {
+	p.postpone()
 	regrouped := p.stale || len(p.dirty) > 0
 	sets := p.arrange(regrouped)
 	for most := 1; p.budgetElements(most); most *= 2 {
 		regrouped = true
 		sets = p.arrange(true)
 	}
-	if regrouped || p.told == nil {
-		p.told = p.tell()
+	if regrouped || p.findings == nil {
+		p.findings = p.findProblems()
 	}
 	p.stale = false
 
 	if regrouped {
-		p.chainsTold, p.groupsTold = maps.Clone(p.chains), maps.Clone(p.groups)
-		p.membersTold = maps.Clone(p.members)
+		p.lastChains, p.lastGroups = maps.Clone(p.chains), maps.Clone(p.groups)
+		p.lastMembers = maps.Clone(p.members)
 	}
 	plan := &policy.Plan{
-		Sets: sets, Elements: p.elementsTold, Chains: p.chainsTold,
-		Groups: p.groupsTold, Members: p.membersTold,
-		Problems: p.told.problems, ClusterProblems: p.told.clusterProblems, Own: p.own,
-		Options: p.options, Denials: p.told.denials, NodeAddrs: p.nodeAddrs,
-		Inside: p.inside, Selecting: p.told.selecting,
+		Sets: sets, Elements: p.lastElements, Chains: p.lastChains,
+		Groups: p.lastGroups, Members: p.lastMembers,
+		Problems: p.findings.problems, ClusterProblems: p.findings.clusterProblems, Own: p.own,
+		Options: p.options, Denials: p.findings.denials, NodeAddrs: p.nodeAddrs,
+		Inside: p.inside, Selecting: p.findings.selecting, Postponed: p.postponed(),
 	}
 	return plan
 }
@@ -282,6 +289,13 @@ func (p *Planner) arrange(regrouped bool) policy.SetMap {
 		return p.freeze()
 	}
 
+	p.regroupDirty()
+	p.sweep()
+	return p.freeze()
+}
+
+// regroupDirty makes the members of dirty pods.
+func (p *Planner) regroupDirty() {
 	for again := true; again; again = p.budget() {
 		p.weigh()
 	}
@@ -291,49 +305,37 @@ func (p *Planner) arrange(regrouped bool) policy.SetMap {
 		}
 	}
 	clear(p.dirty)
-	p.sweep()
-	return p.freeze()
 }
 
-// freeze returns the sets with their present content.
+// freeze returns the sets with their present content. It takes time in proportion to the sets that
+// changed.
 func (p *Planner) freeze() policy.SetMap {
 	sets := map[string]*policy.Set{}
-	froze := func(name string, s *members) {
-		if s.frozen == nil {
-			s.frozen = s.freeze()
+	update := func(name string, set *policy.Set) {
+		if old := p.lastSets.Get(name); old != set {
+			sets[name] = set
+			p.lastElements += p.copies.elements(name, set.Size()-old.Size())
 		}
-		sets[name] = s.frozen
 	}
-	if !p.swept {
-		for name, s := range p.changed {
-			if p.sets[name] != s {
-				continue
+	for name := range p.changed {
+		var set *policy.Set
+		if s := p.sets[name]; s != nil {
+			if s.frozen == nil {
+				s.frozen = s.freeze()
 			}
-			froze(name, s)
-			p.elementsTold += p.copies.elements(name, sets[name].Size()-p.setsTold.Get(name).Size())
+			set = s.frozen
 		}
-		if p.sets[policy.SetKnown] != nil && p.setsTold.Get(policy.SetRanges) != p.ranges {
-			sets[policy.SetRanges] = p.ranges
-			p.elementsTold += p.ranges.Size() - p.setsTold.Get(policy.SetRanges).Size()
-		}
-		clear(p.changed)
-		p.setsTold = p.setsTold.With(sets)
-		return p.setsTold
+		update(name, set)
+	}
+	if p.sets[policy.SetKnown] != nil {
+		update(policy.SetRanges, p.ranges)
+	} else {
+		update(policy.SetRanges, nil)
 	}
 
-	p.swept, p.elementsTold = false, p.copies.blocks
 	clear(p.changed)
-	for name, s := range p.sets {
-		froze(name, s)
-	}
-	if sets[policy.SetKnown] != nil {
-		sets[policy.SetRanges] = p.ranges
-	}
-	for name, s := range sets {
-		p.elementsTold += p.copies.elements(name, s.Size())
-	}
-	p.setsTold = policy.NewSetMap(sets)
-	return p.setsTold
+	p.lastSets = p.lastSets.With(sets)
+	return p.lastSets
 }
 
 // regroup makes the Member of a pod of this node again.
@@ -358,38 +360,6 @@ func (p *Planner) regroup(pod *policy.Pod) {
 	}
 	m.Group = g.Name
 	p.members[pod.Key()] = m
-}
-
-// isSubject reports whether policies can judge a pod of this node. Without the labels of its
-// namespace a pod may be the subject of any ClusterNetworkPolicy.
-func (p *Planner) isSubject(pod *policy.Pod) bool {
-	unsure := len(p.cluster) > 0 && p.namespaces[pod.Namespace] == nil
-	return pod.Node == p.node && !pod.HostNetwork && !pod.Finished && pod.UID != "" && !unsure
-}
-
-// selecting returns the NetworkPolicies that select a pod, sorted.
-func (p *Planner) selecting(pod *policy.Pod) (out []*compile.Namespaced) {
-	for _, c := range p.ordered(pod.Namespace) {
-		if pod.Excess || c.Subjects().Matches(pod.Labels) {
-			c.Compile()
-			out = append(out, c)
-		}
-	}
-	return out
-}
-
-// ordered returns the NetworkPolicies of a namespace, sorted by name. The caller must not change
-// the result.
-func (p *Planner) ordered(namespace string) []*compile.Namespaced {
-	all := p.sorted[namespace]
-	if all == nil && len(p.policies[namespace]) > 0 {
-		all = slices.SortedFunc(maps.Values(p.policies[namespace]),
-			func(a, b *compile.Namespaced) int {
-				return strings.Compare(a.Policy.Name.Name, b.Policy.Name.Name)
-			})
-		p.sorted[namespace] = all
-	}
-	return all
 }
 
 // SetOptions sets the options of all plans. Call it before the first Plan.

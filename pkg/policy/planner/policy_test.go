@@ -219,7 +219,7 @@ func TestPlanJudgesAsTheAPISays(t *testing.T) {
 
 		fresh := w.TellAll().Plan()
 		if diff := cmp.Diff(fresh, plan, policytest.CompareAddrs); diff != "" {
-			t.Fatalf("a planner that was told the same at once plans otherwise (-fresh +kept):\n%s",
+			t.Fatalf("a planner that received the same at once plans otherwise (-fresh +kept):\n%s",
 				diff)
 		}
 	})

@@ -61,9 +61,13 @@ func refWords(r policy.Ref) string {
 
 // Compare returns how the policies that were put differ from the revisions of all policies: one
 // sentence per policy, sorted. A policy whose content exceeded a bound counts as put. So do all
-// policies of a namespace that policy.AllOfNamespace replaces.
-func (p *Planner) Compare(listed policy.Revisions) (differ []string) {
+// policies of a namespace that policy.AllOfNamespace replaces. If namespace is not empty, Compare
+// leaves out the NetworkPolicies of other namespaces.
+func (p *Planner) Compare(listed policy.Revisions, namespace string) (differ []string) {
 	put := p.revisions()
+	leftOut := func(r policy.Ref) bool {
+		return namespace != "" && r.Namespace != "" && r.Namespace != namespace
+	}
 	replaced := func(r policy.Ref) bool {
 		_, is := put[policy.Ref{Kind: policy.KindNetworkPolicy, Namespace: r.Namespace,
 			Name: policy.AllOfNamespace}]
@@ -71,7 +75,7 @@ func (p *Planner) Compare(listed policy.Revisions) (differ []string) {
 	}
 	for ref, object := range listed {
 		switch has, known := put[ref]; {
-		case replaced(ref):
+		case leftOut(ref) || replaced(ref):
 		case !known:
 			differ = append(differ, refWords(ref)+" was not received yet")
 		case has != object:
@@ -80,7 +84,7 @@ func (p *Planner) Compare(listed policy.Revisions) (differ []string) {
 	}
 
 	for ref := range put {
-		if _, is := listed[ref]; !is && !replaced(ref) {
+		if _, is := listed[ref]; !is && !leftOut(ref) && !replaced(ref) {
 			differ = append(differ, "the deletion of "+refWords(ref)+" was not received yet")
 		}
 	}

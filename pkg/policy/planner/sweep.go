@@ -33,6 +33,8 @@ func (p *Planner) sweep() {
 	maps.DeleteFunc(p.memo, func(key string, _ memo) bool { return !used[key] })
 	p.sweepSets(chains)
 	clear(p.defs)
+	clear(p.parts)
+	p.adopted = nil
 }
 
 // sweepSets keeps the sets of these chains and forgets the others.
@@ -42,8 +44,8 @@ func (p *Planner) sweepSets(chains map[string]bool) {
 		if p.peers[chain] != nil {
 			continue
 		}
-		p.peers[chain] = peersOf(p.chains[chain])
-		p.copies.byChain[chain] = copiesOf(p.chains[chain].Lines, p.defs)
+		parts := p.partsOf(chain)
+		p.peers[chain], p.copies.byChain[chain] = parts.peers, parts.copies
 		p.countCopies(chain, 1)
 		for _, set := range p.peers[chain] {
 			if p.lookedUp[set]++; p.lookedUp[set] == 1 {
@@ -66,7 +68,7 @@ func (p *Planner) sweepSets(chains map[string]bool) {
 			if s := p.sets[set]; s != nil {
 				delete(p.sets, set)
 				p.index.remove(s)
-				p.swept = true
+				p.changed[set] = true
 			}
 		}
 	}
@@ -81,17 +83,15 @@ func (p *Planner) sweepSets(chains map[string]bool) {
 
 // fill makes a new set and fills it.
 func (p *Planner) fill(name string, index labelIndex) {
-	def := p.defs[name]
+	def, frozen := p.definitionOf(name)
 	if name == policy.SetKnown {
 		def = &compile.Definition{Kind: policy.KindPods, Namespaces: &policy.Selector{}}
 	}
-	s := &members{def: def, pods: map[policy.Name]contribution{}, name: name}
-	p.sets[name], p.swept = s, true
+	s := &members{def: def, pods: map[policy.Name]contribution{}, name: name, frozen: frozen}
+	p.sets[name], p.changed[name] = s, true
 	p.index.add(s)
 	if s.def.OfPods() {
-		for pod := range p.candidates(s.def, index) {
-			p.place(s, pod)
-		}
+		p.eachCandidate(s.def, index, func(pod *policy.Pod) { p.place(s, pod) })
 	}
 	p.placeNodes(s)
 }

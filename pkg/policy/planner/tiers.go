@@ -9,20 +9,18 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/arrange"
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
 )
 
 // PutClusterPolicy adds or replaces a ClusterNetworkPolicy.
 func (p *Planner) PutClusterPolicy(policy policy.ClusterPolicy) {
 	if old := p.cluster[policy.Name]; old != nil {
-		old.Policy.Object, p.told = policy.Object, nil
+		old.Policy.Object, p.findings = policy.Object, nil
 		if reflect.DeepEqual(old.Policy, policy) {
 			return
 		}
 	}
-	p.serial++
-	p.cluster[policy.Name] = &compile.Cluster{Policy: policy, Serial: p.serial}
+	p.cluster[policy.Name] = &compile.Cluster{Policy: policy, Serial: p.serial.Add(1)}
 	p.clusterChanged()
 }
 
@@ -113,29 +111,23 @@ func addCluster(selecting []*compile.Cluster, doubts []bool, pod *policy.Pod,
 	}
 }
 
-// bound makes a chain that is too large deny everything, and returns the problem. If the Admin tier
-// has lines, one line that denies everything replaces them, because a NetworkPolicy may leave the
-// pod's own node open.
-func (j *judged) bound(d policy.Direction, defs map[string]*compile.Definition) string {
-	problem := ""
-	switch {
-	case j.count > compile.MaxChainLines:
-		problem = fmt.Sprintf("%s: everything is denied, because the pod's policies have more "+
-			"than %d lines: write fewer or smaller rules", d, compile.MaxChainLines)
-	case crossTooOften(j.lines, defs):
-		problem = fmt.Sprintf("%s: everything is denied, because the ipBlocks and ports of the "+
-			"pod's policies overlap in more than %d places: write fewer rules with wide ipBlocks "+
-			"or port ranges", d, arrange.MaxBoxes)
-	default:
+// tooMany returns the reason why a chain with too many lines denies everything, or "".
+func (j *judged) tooMany(d policy.Direction) string {
+	if j.count <= compile.MaxChainLines {
 		return ""
 	}
+	return fmt.Sprintf("%s: everything is denied, because the pod's policies have more than %d "+
+		"lines: write fewer or smaller rules", d, compile.MaxChainLines)
+}
 
+// deny makes a chain deny everything. If the Admin tier has lines, one line that denies everything
+// replaces them, because a NetworkPolicy may leave the pod's own node open.
+func (j *judged) deny() {
 	large := *j
 	*j = judged{isolated: true}
 	if len(large.tiers[policy.Admin]) > 0 {
 		j.tiered, j.tiers[policy.Admin] = true, []policy.Line{{Action: policy.Deny}}
 	}
-	return problem
 }
 
 // tieredChain returns the name of the chain of these tiers, and stores the chain.

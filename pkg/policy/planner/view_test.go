@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
@@ -40,9 +41,7 @@ func TestPodIsShownInWords(t *testing.T) {
 	p := shop()
 	p.PutPolicy(shown())
 	v, err := p.ShowPod(web, p.Plan())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := []policy.LineView{
 		{Policy: "shop/web", Peers: "10.0.0.0/8 except 10.1.0.0/16, 10.2.0.0/16", Ports: "all",
 			Members: -1},

@@ -2,6 +2,7 @@ package policytest
 
 import (
 	"net/netip"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -30,20 +31,11 @@ func (w *World) addrs(p policy.Pod) []netip.Addr {
 	return p.Addrs
 }
 
-func has(addrs []netip.Addr, a netip.Addr) bool {
-	for _, b := range addrs {
-		if a == b {
-			return true
-		}
-	}
-	return false
-}
-
 // peer returns the pod that an address identifies.
 func (w *World) peer(a netip.Addr) (found policy.Pod, ok bool) {
 	count := 0
 	for _, p := range w.Pods {
-		if !p.HostNetwork && !p.Finished && has(w.addrs(p), a) {
+		if !p.HostNetwork && !p.Finished && slices.Contains(w.addrs(p), a) {
 			found = p
 			count++
 		}
@@ -55,7 +47,7 @@ func (w *World) peer(a netip.Addr) (found policy.Pod, ok bool) {
 func (w *World) subjects(a netip.Addr) (out []policy.Pod) {
 	for _, p := range w.Pods {
 		if p.Node == w.Node && p.UID != "" && !p.HostNetwork && !p.Finished &&
-			has(w.Attached[policy.Key{Name: p.Name, UID: p.UID}], a) {
+			slices.Contains(w.Attached[policy.Key{Name: p.Name, UID: p.UID}], a) {
 			out = append(out, p)
 		}
 	}
@@ -155,7 +147,7 @@ func (w *World) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
 	for _, peer := range r.Peers {
 		if peer.Nodes != nil {
 			for _, n := range w.Nodes {
-				if has(n.Addrs, other) && selects(*peer.Nodes, n.Labels) {
+				if slices.Contains(n.Addrs, other) && selects(*peer.Nodes, n.Labels) {
 					return true
 				}
 			}

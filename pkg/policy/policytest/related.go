@@ -2,6 +2,7 @@ package policytest
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -30,7 +31,7 @@ func (w *World) judgeError(f policy.Flow) policy.Verdict {
 	return policy.DenyRelated
 }
 
-func (w *World) isNode(a netip.Addr) bool { return has(w.nodeAddrs(), a) }
+func (w *World) isNode(a netip.Addr) bool { return slices.Contains(w.nodeAddrs(), a) }
 
 // nodeAddrs returns the addresses of all nodes.
 func (w *World) nodeAddrs() (out []netip.Addr) {

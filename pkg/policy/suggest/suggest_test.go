@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/policy/suggest"
 )
 
@@ -26,9 +27,7 @@ var (
 func written(t *testing.T, missing []string, seen ...suggest.Seen) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := suggest.Write(&out, "shop", seen, missing); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, suggest.Write(&out, "shop", seen, missing))
 	return out.String()
 }
 

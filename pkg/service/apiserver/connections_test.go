@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
@@ -58,14 +59,10 @@ func TestConnectionsOfPodsAreFound(t *testing.T) {
 		return h.AddrDel(l, &nl.Addr{IPNet: &net.IPNet{IP: addrs[1].Addr().AsSlice(),
 			Mask: net.CIDRMask(24, 32)}})
 	})
-	if _, err := conn.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(conn.Write([]byte("x"))))
 	nettest.Until(t, 10*time.Second, "a retransmission", func() bool {
 		silent, err := retransmittingIn(paths, s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return slices.Equal(silent, []netip.AddrPort{to})
 	})
 }

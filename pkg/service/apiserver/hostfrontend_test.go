@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
@@ -155,9 +156,7 @@ func TestHostFrontendsAreAdopted(t *testing.T) {
 func stateWith(t *testing.T, e service.APIServer) service.MapContent {
 	t.Helper()
 	planner, err := service.New("node-1", service.APILimits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	planner.SetAPIServer(e)
 	c := planner.Plan()
@@ -166,8 +165,8 @@ func stateWith(t *testing.T, e service.APIServer) service.MapContent {
 	for i, k := range c.Frontends.Keys {
 		s.Frontends[k] = c.Frontends.Values[i]
 	}
-	for i, k := range c.Backends.Keys {
-		s.Backends[k] = c.Backends.Values[i]
+	for _, run := range c.Runs {
+		run.Backends.Copy(s.Backends[run.First:], 0)
 	}
 	return s
 }

@@ -39,9 +39,12 @@ type write struct {
 	do            func(*ebpf.Map) (int, error)
 }
 
-// Apply writes the changes, step by step, each in one call. An error is a *WriteError. Then State
+// Apply writes the changes, step by step: slots through a mapping, all else in one call per step. An error is a *WriteError. Then State
 // returns the content of the maps, for Planner.Adopt.
 func (t *Table) Apply(c service.Changes) error {
+	if done, err := t.slots.Write(c.Runs); err != nil {
+		return &WriteError{mapBackends, "write", done, c.Slots(), err}
+	}
 	for _, w := range writes(c) {
 		if w.entries == 0 {
 			continue
@@ -50,10 +53,13 @@ func (t *Table) Apply(c service.Changes) error {
 			return &WriteError{w.mapName, w.step, done, w.entries, err}
 		}
 	}
+	if err := t.slots.Release(c.UnusedChunks); err != nil {
+		return &WriteError{mapBackends, "release chunks of", 0, len(c.UnusedChunks), err}
+	}
 	return nil
 }
 
-// writes returns the steps of the changes in the order that service.Changes requires.
+// writes returns the steps after the slots, in the order that service.Changes requires.
 func writes(c service.Changes) []write {
 	sources := service.Batch[service.SourceRangeKey, uint32]{Keys: c.SourceRanges,
 		Values: make([]uint32, len(c.SourceRanges))}
@@ -61,13 +67,9 @@ func writes(c service.Changes) []write {
 		sources.Values[i] = 1
 	}
 	return []write{
-		put(mapBackends, c.Backends),
 		put(mapSourceRanges, sources),
-		put(mapMembers, c.Members),
 		put(mapFrontends, c.Frontends),
 		drop(mapFrontends, c.DropFrontends),
-		put(mapMembers, c.LateMembers),
-		drop(mapMembers, c.DropMembers),
 		drop(mapSourceRanges, c.DropSourceRanges),
 	}
 }

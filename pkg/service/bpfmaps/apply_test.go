@@ -27,17 +27,14 @@ func show(t *testing.T, table *Table) map[string]string {
 		for _, slot := range s.Backends[f.First : f.First+f.Count] {
 			to = append(to, slot.AddrPort().String())
 		}
-		for m, state := range s.Members {
-			if m.Group == f.Group {
-				to = append(to, fmt.Sprintf("member %s %d",
-					service.Backend{Addr: m.Addr, Port: m.Port}.AddrPort(), state))
-			}
+		for _, slot := range s.Backends[f.First+f.Count : f.End()] {
+			to = append(to, "draining "+slot.AddrPort().String())
 		}
 		slices.Sort(to)
 		all[fmt.Sprintf("%s %s %d", k.Protocol, k.AddrPort(), k.Scope)] = fmt.Sprint(to, f.Affinity,
 			f.Flags, f.Sources)
 	}
-	all["members"], all["sources"] = fmt.Sprint(len(s.Members)), fmt.Sprint(len(s.SourceRanges))
+	all["sources"] = fmt.Sprint(len(s.SourceRanges))
 	return all
 }
 
@@ -67,18 +64,18 @@ func before(p *service.Planner) {
 
 // first returns the first n writes of changes.
 func first(c service.Changes, n int) service.Changes {
-	cut(&c.Backends.Keys, &n)
+	var runs []service.Run
+	for _, r := range c.Runs {
+		list := make([]service.Backend, min(n, r.Backends.Len()))
+		n -= r.Backends.Copy(list, 0)
+		runs = append(runs, service.Run{First: r.First, Backends: service.BackendsOf(list)})
+	}
+	c.Runs = runs
 	cut(&c.SourceRanges, &n)
-	cut(&c.Members.Keys, &n)
 	cut(&c.Frontends.Keys, &n)
 	cut(&c.DropFrontends, &n)
-	cut(&c.LateMembers.Keys, &n)
-	cut(&c.DropMembers, &n)
 	cut(&c.DropSourceRanges, &n)
-	c.Backends.Values, c.Members.Values = c.Backends.Values[:len(c.Backends.Keys)],
-		c.Members.Values[:len(c.Members.Keys)]
-	c.Frontends.Values, c.LateMembers.Values = c.Frontends.Values[:len(c.Frontends.Keys)],
-		c.LateMembers.Values[:len(c.LateMembers.Keys)]
+	c.Frontends.Values = c.Frontends.Values[:len(c.Frontends.Keys)]
 	return c
 }
 
@@ -132,7 +129,6 @@ func TestMapIsFull(t *testing.T) {
 		field string
 	}{
 		mapFrontends:    {func(l *service.Limits) { l.Frontends = 48 }, "frontends"},
-		mapMembers:      {func(l *service.Limits) { l.Members = 20 }, "members"},
 		mapSourceRanges: {func(l *service.Limits) { l.SourceRanges = 20 }, "sourceRanges"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -182,7 +178,7 @@ func TestMapIsFull(t *testing.T) {
 
 			now := show(t, n.Table)
 			for _, k := range slices.Sorted(maps.Keys(had)) {
-				if k != "members" && k != "sources" && now[k] != had[k] {
+				if k != "sources" && now[k] != had[k] {
 					t.Errorf("%s was %s and is %s", k, had[k], now[k])
 				}
 			}

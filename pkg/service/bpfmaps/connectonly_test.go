@@ -85,8 +85,8 @@ func TestConnectOnly(t *testing.T) {
 	if r := h.dial("udp", "198.18.0.1:53"); !slices.Contains(backends, r.Answer) {
 		t.Errorf("a service by UDP: %+v", r)
 	}
-	if given, err := full.Given([]netip.AddrPort{netip.MustParseAddrPort("198.18.0.9:443")}); err !=
-		nil || len(given) != 1 {
+	if given, err := full.Given([]netip.AddrPort{netip.MustParseAddrPort("198.18.0.9:443")},
+		h.ns.Path()); err != nil || len(given) != 1 {
 		t.Errorf("the new table remembers %v of connections to API servers, %v", given, err)
 	}
 }

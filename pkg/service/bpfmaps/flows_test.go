@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -51,9 +52,7 @@ func TestFlowsAreOverAfterTheTimeoutOfTheirState(t *testing.T) {
 // Go and the programs use the same numbers for flags.
 func TestFlagsOfFlowsAreAsInThePrograms(t *testing.T) {
 	text, err := os.ReadFile("../../../bpf/lib/service/flow.h")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := map[string]int{"FORWARD": flowForward, "SNAT": flowSNAT, "CLIENT_FIN": flowClientFIN,
 		"RST": flowRST, "CLIENT_SENT": flowClientSent, "REPLIED": flowReplied,
 		"BACKEND_FIN": flowBackendFIN, "COPIED": flowCopied}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -173,15 +174,22 @@ func (m *handsState) do(o order) (result, error) {
 		m.conns = append(m.conns, c)
 		answer, err := servicetest.Converse(c)
 		return result{ID: len(m.conns) - 1, Peer: c.RemoteAddr().String(), Answer: answer}, err
+
 	case "ask":
 		answer, err := servicetest.Converse(m.conns[o.ID])
 		return result{Answer: answer}, err
+	case "peer":
+		return peerOf(m.conns[o.ID])
 	case "load":
 		m.stop, m.load = make(chan struct{}), result{}
 		m.done.Go(func() { m.dialAll(o) })
 		return result{}, nil
 	case "connects":
 		return result{}, connects(o.To, o.Count)
+	case "sockets":
+		return result{}, manySockets(o.To, o.Count)
+	case "several":
+		return result{}, sendToAll(strings.Fields(o.To), o.Count)
 	case "stop":
 		close(m.stop)
 		m.done.Wait()
@@ -315,16 +323,19 @@ func serveUDP(at string) error {
 	if err != nil {
 		return err
 	}
-	go func() {
-		for buf := make([]byte, 16); ; {
-			_, from, err := c.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			fmt.Fprintln(to{c, from}, c.LocalAddr().(*net.UDPAddr).IP)
-		}
-	}()
+	go answerUDP(c)
 	return nil
+}
+
+// answerUDP answers each datagram with the address of the socket, until c is closed.
+func answerUDP(c net.PacketConn) {
+	for buf := make([]byte, 16); ; {
+		_, from, err := c.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		fmt.Fprintln(to{c, from}, c.LocalAddr().(*net.UDPAddr).IP)
+	}
 }
 
 // to writes datagrams to one address.

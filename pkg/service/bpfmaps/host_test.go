@@ -64,9 +64,7 @@ func TestFrontendsForTheHost(t *testing.T) {
 	expect("with other backends", host, tcp, "198.18.1.3", "fd42:1::3")
 
 	n.Close()
-	if _, err := Remove(c.Dir); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(Remove(c.Dir)))
 	expect("without programs", host, tcp, "198.18.1.1", "fd42:1::1")
 }
 

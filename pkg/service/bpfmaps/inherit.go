@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
 
 // readerProgram is the program whose maps are the table in force. Of the programs that look up a
@@ -64,7 +65,8 @@ func (t *Table) inForce(mine map[string]*ebpf.Map,
 		}
 		m, spec := found[name], specs[name]
 		if m != nil && (m.Type() != spec.Type || m.KeySize() != spec.KeySize ||
-			m.ValueSize() != spec.ValueSize) {
+			m.ValueSize() != spec.ValueSize ||
+			name == mapBackends && !slots.SameLayout(m, spec)) {
 			m.Close()
 			delete(found, name)
 		}
@@ -128,18 +130,15 @@ func (t *Table) fill(s service.MapContent) error {
 			"served: raise services.limits", "addresses", without)
 	}
 	c := service.Changes{SourceRanges: resized.SourceRanges}
-	for k, v := range resized.Members {
-		c.Members.Keys, c.Members.Values = append(c.Members.Keys, k), append(c.Members.Values, v)
-	}
 	written := make(map[uint32]bool) // runs, which frontends share
 	for k, v := range resized.Frontends {
 		c.Frontends.Keys, c.Frontends.Values = append(c.Frontends.Keys, k),
 			append(c.Frontends.Values, v)
-		for i := v.First; i < v.First+v.Count && !written[v.First]; i++ {
-			c.Backends.Keys, c.Backends.Values = append(c.Backends.Keys, i),
-				append(c.Backends.Values, resized.Backends[i])
+		if end := uint32(v.End()); end > v.First && !written[v.First] {
+			c.Runs = append(c.Runs, service.Run{First: v.First,
+				Backends: service.BackendsOf(resized.Backends[v.First:end])})
+			written[v.First] = true
 		}
-		written[v.First] = written[v.First] || v.Count > 0
 	}
 	if err := t.Apply(c); err != nil {
 		return fmt.Errorf("take over the table in force: %w", err)

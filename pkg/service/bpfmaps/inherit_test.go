@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
@@ -13,8 +14,8 @@ import (
 // services. A process that dies before that changes nothing.
 func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 	for name, limits := range map[string]service.Limits{
-		"larger":  {Frontends: 512, BackendSlots: 8192, Members: 2048, SourceRanges: 512},
-		"smaller": {Frontends: 64, BackendSlots: 512, Members: 64, SourceRanges: 16},
+		"larger":  {Frontends: 512, BackendSlots: 8192, SourceRanges: 512},
+		"smaller": {Frontends: 64, BackendSlots: 512, SourceRanges: 16},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cgroup, c := nettest.NewCgroup(t), config(t)
@@ -24,24 +25,18 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 			udp, sticky := h.dial("udp", "198.18.0.1:53"), h.dial("tcp", "198.18.0.2:80").Answer
 			h.do(order{Do: "load", Net: "tcp", To: "198.18.0.1:80"})
 			was, err := n.State()
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			c.Limits = limits
 			for range 3 {
 				table := opened(t, c)
 				s, err := table.State()
 				if err != nil || table.Fresh() || len(s.Frontends) != len(was.Frontends) ||
-					len(s.Members) != len(was.Members) ||
 					len(s.SourceRanges) != len(was.SourceRanges) {
-					t.Errorf("taken over are %d frontends, %d members and %d sources, %v; "+
-						"fresh: %t", len(s.Frontends), len(s.Members), len(s.SourceRanges), err,
-						table.Fresh())
+					t.Errorf("taken over are %d frontends and %d sources, %v; fresh: %t",
+						len(s.Frontends), len(s.SourceRanges), err, table.Fresh())
 				}
-				if err := table.Close(); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, table.Close())
 			}
 
 			table := opened(t, c)
@@ -86,15 +81,11 @@ func TestAnotherLayoutIsLeftInForce(t *testing.T) {
 	n.attach(t, cgroup)
 	h := newHands(t, cgroup)
 	all, err := specs(probe.Features{SetRetval: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	frontends := all[0].Maps[mapFrontends]
 	frontends.ValueSize, frontends.Key, frontends.Value = frontends.ValueSize+8, nil, nil
 	next, err := open(c, probe.Features{SetRetval: true}, all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer next.Close()
 	if !next.Fresh() {
 		t.Error("a table of another layout was taken over")

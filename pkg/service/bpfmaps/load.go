@@ -12,12 +12,10 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 
-	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/internal/kfeature"
-	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
+	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
 
 // Names of maps, which are also the names of their pins. The names of programs are the pins of
@@ -25,9 +23,10 @@ import (
 const (
 	mapFrontends    = "service_fronts"
 	mapBackends     = "service_slots"
-	mapMembers      = "service_members"
 	mapSourceRanges = "service_sources"
 	mapAffinity     = "service_clients"
+	mapOutside      = "service_outside"
+	mapSockets      = "service_sockets"
 	mapReplies      = "service_replies"
 	mapSends        = "service_sends"
 	mapCounts       = "service_counts"
@@ -55,48 +54,15 @@ const PinPrefix = "service_"
 
 var (
 	// tableMaps are the maps that the planner writes. They refer to each other.
-	tableMaps = []string{mapFrontends, mapBackends, mapMembers, mapSourceRanges}
+	tableMaps = []string{mapFrontends, mapBackends, mapSourceRanges}
 	// memoryMaps are the maps that programs write and whose entries a map of another size gets.
 	// Each can be adopted without the others.
-	memoryMaps = []string{mapAffinity, mapReplies, mapSends, MapTCP, MapOpening, MapUDP,
+	memoryMaps = []string{mapAffinity, mapOutside, mapReplies, mapSends, MapTCP, MapOpening, MapUDP,
 		MapPodClients, MapPodClientShares}
 	// formerMaps are maps that no program uses any more. Their pins are removed, because they hold
 	// kernel memory.
-	formerMaps = []string{"service_flows", "service_turned"}
+	formerMaps = []string{"service_flows", "service_turned", "service_members"}
 )
-
-// specs returns the compiled programs for sockets. The features of the kernel are their settings.
-// The spec has all maps of the table.
-func specs(f probe.Features) ([]*ebpf.CollectionSpec, error) {
-	spec, err := bpf.LoadServiceSocket()
-	if err != nil {
-		return nil, err
-	}
-	setRetval := uint8(0)
-	if f.SetRetval {
-		setRetval = 1
-	}
-	host, err := kfeature.NetnsCookie()
-	if err != nil {
-		return nil, fmt.Errorf("read the cookie of the network namespace: %w", err)
-	}
-	if err := bpfobj.Set(spec, map[string]any{"has_set_retval": setRetval, "host_netns": host,
-		"probe_mark": uint32(abi.ProbeMark)}); err != nil {
-		return nil, err
-	}
-	return []*ebpf.CollectionSpec{spec}, nil
-}
-
-// quotaShare is the number of entries for established connections for each flow of a client's
-// quota. A flow takes four entries at most.
-const quotaShare = 64
-
-// quota returns the number of flows that one client in the cluster may have: a share of MapTCP, and
-// less if MapOpening or MapUDP is smaller than the defaults beside it.
-func (m Memory) quota() uint32 {
-	room := min(uint64(m.TCP), 4*uint64(m.Opening), 2*uint64(m.UDP))
-	return uint32(min(max(room/quotaShare, 1), 1<<16))
-}
 
 // dropQuotas removes the pin of MapQuotas if its slots have the numbers of another quota than that
 // of m. The new map is empty: each flow takes a slot again in the second of its next packet. The
@@ -125,23 +91,6 @@ func (t *Table) dropQuotas(m Memory) error {
 	return nil
 }
 
-// packetSpec returns the compiled programs for links, with their settings. m has the sizes of the
-// flow tables.
-func packetSpec(tunnelPort uint16, m Memory) (*ebpf.CollectionSpec, error) {
-	spec, err := bpf.LoadServicePacket()
-	if err != nil {
-		return nil, err
-	}
-	return spec, bpfobj.Set(spec, map[string]any{
-		"pod_mark":     uint32(abi.PodMark),
-		"tunnel_mark":  uint32(abi.TunnelMark),
-		"service_mark": uint32(abi.ServiceMark),
-		"probe_port":   uint32(abi.ProbePort),
-		"tunnel_port":  uint32(tunnelPort),
-		"flow_quota":   m.quota(),
-	})
-}
-
 // load opens the maps and loads the programs. Maps come first, since programs refer to them.
 func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 	if err := rlimit.RemoveMemlock(); err != nil {
@@ -153,6 +102,9 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 		for name, m := range spec.Maps {
 			if size, ok := c.sizes()[name]; ok {
 				m.MaxEntries = size
+			}
+			if name == mapBackends {
+				slots.Resize(m, c.Limits.BackendSlots)
 			}
 			if strings.HasPrefix(name, PinPrefix) {
 				pinned[name] = m
@@ -213,7 +165,7 @@ func (t *Table) loadTable(specs map[string]*ebpf.MapSpec) error {
 	}
 	defer closeMaps(old)
 	if len(t.maps) == len(tableMaps) && old == nil {
-		return nil
+		return t.openSlots(specs)
 	}
 	var state service.MapContent
 	if t.fresh = old != nil && len(old) < len(tableMaps); old != nil && !t.fresh {
@@ -236,6 +188,10 @@ func (t *Table) remakeTable(specs map[string]*ebpf.MapSpec, content service.MapC
 		}
 		t.maps[name] = m
 	}
+
+	if err := t.openSlots(specs); err != nil {
+		return err
+	}
 	if err := t.fill(content); err != nil {
 		return err
 	}
@@ -248,6 +204,14 @@ func (t *Table) remakeTable(specs map[string]*ebpf.MapSpec, content service.MapC
 		if err := bpfobj.Repin(t.maps[name], t.Pin(name)); err != nil {
 			return fmt.Errorf("map %s: %w", name, err)
 		}
+	}
+	return nil
+}
+
+func (t *Table) openSlots(specs map[string]*ebpf.MapSpec) (err error) {
+	t.slots, err = slots.Open(t.maps[mapBackends], specs[mapBackends])
+	if err != nil {
+		return fmt.Errorf("map %s: %w", mapBackends, err)
 	}
 	return nil
 }
@@ -278,7 +242,11 @@ func (t *Table) adopt(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %s: open pin: %w", name, err)
 	}
-	if err := spec.Compatible(m); err != nil {
+	err = spec.Compatible(m)
+	if err == nil && name == mapBackends {
+		err = slots.Fits(m, spec)
+	}
+	if err != nil {
 		t.log.Warn("a pinned map of services has another size or version and is replaced",
 			"map", name, "why", err.Error())
 		m.Close()
@@ -288,7 +256,11 @@ func (t *Table) adopt(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 }
 
 func newMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
-	m, err := ebpf.NewMap(spec)
+	create := ebpf.NewMap
+	if name == mapBackends {
+		create = slots.Make
+	}
+	m, err := create(spec)
 	if err != nil {
 		return nil, fmt.Errorf("make map %s of %d entries: %w", name, spec.MaxEntries, err)
 	}

@@ -48,8 +48,8 @@ func config(t testing.TB) Config {
 	}
 	return Config{
 		Dir: dir, Limits: servicetest.Limits, Log: servicetest.Quiet(),
-		Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024, TCP: 1024, Opening: 1024,
-			UDP: 1024, Quotas: 1024},
+		Memory: Memory{Clients: 1024, Outside: 1024, Replies: 1024, Sends: 1024, TCP: 1024,
+			Opening: 1024, UDP: 1024, Quotas: 1024},
 	}
 }
 

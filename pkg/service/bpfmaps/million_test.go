@@ -9,8 +9,12 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
 
 // longEnv names the environment variable that, when set, makes a million backends.
@@ -31,7 +35,7 @@ func TestManyBackends(t *testing.T) {
 	nettest.NeedBPF(t)
 	portion := portion()
 	limits := service.DefaultLimits
-	for _, n := range []*uint32{&limits.Frontends, &limits.BackendSlots, &limits.Members,
+	for _, n := range []*uint32{&limits.Frontends, &limits.BackendSlots,
 		&limits.SourceRanges} {
 		*n /= uint32(portion)
 	}
@@ -43,10 +47,8 @@ func TestManyBackends(t *testing.T) {
 	}
 	n := startFull(t, limits, services, lists)
 	was := expectHeld(t, n, services, lists)
-	if want := 1 << 19 / portion; len(was.Members) != want || len(was.SourceRanges) != 0 {
-		t.Errorf("%d members and %d sources, want %d and none", len(was.Members),
-			len(was.SourceRanges),
-			want)
+	if len(was.SourceRanges) != 0 {
+		t.Errorf("%d sources, want none", len(was.SourceRanges))
 	}
 	for i := 0; i < len(services); i += 1009 {
 		expectRead(t, n, services[i], lists[i])
@@ -157,9 +159,7 @@ func expectHeld(t *testing.T, n node, services []service.Service,
 	lists []service.Slice) service.MapContent {
 	t.Helper()
 	s, err := n.State()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if len(s.Frontends) != len(services) {
 		t.Fatalf("%d frontends, want %d", len(s.Frontends), len(services))
 	}
@@ -181,8 +181,7 @@ func expectHeld(t *testing.T, n node, services []service.Service,
 	return s
 }
 
-// expectRead reads a service as a program does: the frontend, a slot, the frontend again and, for a
-// UDP flow, the member.
+// expectRead reads a service as a program does: the frontend, a slot, and the frontend again.
 func expectRead(t *testing.T, n node, s service.Service, list service.Slice) {
 	t.Helper()
 	key := frontendOf(s)
@@ -195,35 +194,33 @@ func expectRead(t *testing.T, n node, s service.Service, list service.Slice) {
 	}
 
 	for i, ep := range list.Endpoints {
-		var slot service.Backend
-		if err := n.maps[mapBackends].Lookup(f.First+uint32(i), &slot); err != nil ||
-			slot.AddrPort() != netip.AddrPortFrom(ep.Addr, 8080) {
-			t.Errorf("%s: slot %d of its own is %s, %v, want %s", s.Name, i, slot.AddrPort(), err,
-				ep.Addr)
+		slot := slotAt(t, n, f.First+uint32(i))
+		if slot.AddrPort() != netip.AddrPortFrom(ep.Addr, 8080) {
+			t.Errorf("%s: slot %d of its own is %s, want %s", s.Name, i, slot.AddrPort(), ep.Addr)
 		}
 		if err := n.maps[mapFrontends].Lookup(key, &again); err != nil || again != f {
 			t.Errorf("%s: %+v is %+v when it is read again, %v", s.Name, f, again, err)
 		}
-		if key.Protocol != service.UDP {
-			continue
-		}
-		var member service.Member
-		if err := n.maps[mapMembers].Lookup(service.MemberKey{Group: f.Group, Addr: slot.Addr,
-			Port: slot.Port}, &member); err != nil || member != service.Eligible {
-			t.Errorf("%s: %s is a member of state %d, %v", s.Name, ep.Addr, member, err)
-		}
 	}
+}
+
+// slotAt looks up a slot as a program does.
+func slotAt(t *testing.T, n node, at uint32) (slot service.Backend) {
+	t.Helper()
+	var chunk *ebpf.Map
+	errtest.Must(t, n.maps[mapBackends].Lookup(at/slots.ChunkSlots, &chunk))
+	defer chunk.Close()
+	errtest.Must(t, chunk.Lookup(at%slots.ChunkSlots, &slot))
+	return slot
 }
 
 // expectSame checks that the maps did not change.
 func expectSame(t *testing.T, n node, was service.MapContent) {
 	t.Helper()
 	now, err := n.State()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if !maps.Equal(now.Frontends, was.Frontends) || !slices.Equal(now.Backends, was.Backends) ||
-		!maps.Equal(now.Members, was.Members) || len(now.SourceRanges) != len(was.SourceRanges) {
+		len(now.SourceRanges) != len(was.SourceRanges) {
 		t.Error("the content of the maps has changed")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
 
 // chunk is the number of entries that one call reads.
@@ -17,18 +18,13 @@ const chunk = 1 << 14
 // one that a frontend points to.
 func (t *Table) State() (service.MapContent, error) { return readState(t.maps) }
 
-func readState(maps map[string]*ebpf.Map) (service.MapContent, error) {
-	s := service.MapContent{Frontends: make(map[service.FrontendKey]service.Frontend),
-		Members: make(map[service.MemberKey]service.Member)}
+func readState(maps map[string]*ebpf.Map) (_ service.MapContent, err error) {
+	s := service.MapContent{Frontends: make(map[service.FrontendKey]service.Frontend)}
 	end := uint64(0)
-	err := errors.Join(
+	err = errors.Join(
 		each(maps, mapFrontends, func(k service.FrontendKey, v service.Frontend) bool {
 			s.Frontends[k] = v
-			end = max(end, uint64(v.First)+uint64(v.Count))
-			return true
-		}),
-		each(maps, mapMembers, func(k service.MemberKey, v service.Member) bool {
-			s.Members[k] = v
+			end = max(end, v.End())
 			return true
 		}),
 		each(maps, mapSourceRanges, func(k service.SourceRangeKey, _ uint32) bool {
@@ -39,18 +35,19 @@ func readState(maps map[string]*ebpf.Map) (service.MapContent, error) {
 		return service.MapContent{}, err
 	}
 
-	end = min(end, uint64(maps[mapBackends].MaxEntries()))
 	if end == 0 {
 		return s, nil
 	}
 
-	s.Backends = make([]service.Backend, end)
-	return s, each(maps, mapBackends, func(k uint32, v service.Backend) bool {
-		if uint64(k) < end {
-			s.Backends[k] = v
-		}
-		return uint64(k) < end
-	})
+	all, err := slots.Open(maps[mapBackends], nil)
+	if err != nil {
+		return s, fmt.Errorf("read %s: %w", mapBackends, err)
+	}
+	defer func() { err = errors.Join(err, all.Close()) }()
+	if s.Backends, err = all.Read(end); err != nil {
+		return s, fmt.Errorf("read %s: %w", mapBackends, err)
+	}
+	return s, nil
 }
 
 // Each calls fn with every entry of a map of the table until fn returns false. It may miss entries

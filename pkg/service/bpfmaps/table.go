@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
+	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
 
 // Errors that callers may distinguish. A message with a remedy wraps each of them.
@@ -58,18 +59,19 @@ type Config struct {
 // Memory holds the sizes, in entries, of the LRU maps. They evict the least recently used entry
 // when they are full.
 type Memory struct {
-	// Clients is the map of session affinity. It has the last backend of each client.
-	Clients uint32
-	// Replies is the map of service addresses by socket and backend. Each socket that is
-	// connected to a service has an entry.
-	Replies uint32
-	// Sends is the map of backends of unconnected UDP sockets.
-	Sends uint32
+	// Clients and Outside are the maps of session affinity. They have the last backend of each
+	// client in the cluster, and of each client outside.
+	Clients, Outside uint32
+	// Replies and Sends are the maps of service addresses and of backends by socket. Connected UDP
+	// sockets are in Replies, those that send to several services in both. The last service of each
+	// socket is in storage that goes with the socket.
+	Replies, Sends uint32
 	// TCP, Opening and UDP are the flow tables: established connections, connections that are
 	// being opened, and flows of UDP. Each flow has two entries, or four with SNAT.
 	TCP, Opening, UDP uint32
 	// Quotas is the map of the flows of each client in the cluster. The quota of a client is TCP/64
-	// flows, or less if Opening or UDP is small. At the limit its closed or longest idle flow is evicted.
+	// flows, or less if Opening or UDP is small. At the limit its closed or longest idle flow is
+	// evicted.
 	Quotas uint32
 }
 
@@ -87,8 +89,8 @@ const minTCP, maxTCP = 1 << 14, 1 << 20
 func MemoryFor(bytes uint64) Memory {
 	tcp := min(max(bytes/bytesPerFlow, minTCP), maxTCP)
 	tcp = 1 << (bits.Len64(tcp) - 1)
-	return Memory{Clients: 1 << 16, Replies: 1 << 17, Sends: 1 << 16, TCP: uint32(tcp),
-		Opening: uint32(tcp / 4), UDP: uint32(tcp / 2), Quotas: uint32(tcp / 4)}
+	return Memory{Clients: 1 << 15, Outside: 1 << 16, Replies: 1 << 15, Sends: 1 << 15,
+		TCP: uint32(tcp), Opening: uint32(tcp / 4), UDP: uint32(tcp / 2), Quotas: uint32(tcp / 4)}
 }
 
 // defaultMemory returns the sizes for this node.
@@ -102,15 +104,15 @@ func defaultMemory() Memory {
 
 // byMap returns the fields of m by the name of their map.
 func (m *Memory) byMap() map[string]*uint32 {
-	return map[string]*uint32{mapAffinity: &m.Clients, mapReplies: &m.Replies, mapSends: &m.Sends,
-		MapTCP: &m.TCP, MapOpening: &m.Opening, MapUDP: &m.UDP, MapQuotas: &m.Quotas}
+	return map[string]*uint32{mapAffinity: &m.Clients, mapOutside: &m.Outside,
+		mapReplies: &m.Replies, mapSends: &m.Sends, MapTCP: &m.TCP, MapOpening: &m.Opening,
+		MapUDP: &m.UDP, MapQuotas: &m.Quotas}
 }
 
 // APIMemory is the Memory of a table with ConnectOnly that holds only entry 0, with
-// service.APILimits. If more sockets than Replies are connected to API servers, getpeername of the
-// least recently used sockets returns the server's address instead of the service's.
-var APIMemory = Memory{Clients: 64, Replies: 1 << 14, Sends: 64, TCP: 64, Opening: 64, UDP: 64,
-	Quotas: 64}
+// service.APILimits. Its UDP sockets have no services, and TCP sockets use none of these maps.
+var APIMemory = Memory{Clients: 64, Outside: 64, Replies: 64, Sends: 64, TCP: 64, Opening: 64,
+	UDP: 64, Quotas: 64}
 
 // Table holds the maps and programs of one node. Its methods may be called concurrently, except
 // that one caller plans from State and writes by Apply.
@@ -120,6 +122,7 @@ type Table struct {
 	limits   service.Limits
 	features probe.Features
 	maps     map[string]*ebpf.Map     // by name, which is their pin
+	slots    *slots.Slots             // in maps[mapBackends]
 	progs    map[string]*ebpf.Program // by name; loaded, attached or not
 	fresh    bool                     // see Fresh
 	hooks    []socketHook             // of the loaded programs, in the order of attaching
@@ -142,6 +145,9 @@ func Open(c Config) (*Table, error) {
 		return nil, fmt.Errorf("open table of services in %s: %w", c.Dir, err)
 	}
 	features, err := probe.Kernel()
+	if c.Links {
+		err = errors.Join(err, probe.Links())
+	}
 	if err != nil {
 		return fail(err)
 	}
@@ -162,7 +168,7 @@ func Open(c Config) (*Table, error) {
 	}
 
 	if c.Links {
-		spec, err := packetSpec(c.TunnelPort, c.Memory)
+		spec, err := packetSpec(c.TunnelPort, c.Memory, c.Log)
 		if err != nil {
 			return fail(err)
 		}
@@ -179,6 +185,9 @@ func Open(c Config) (*Table, error) {
 // Close closes the maps and programs. The table stays in force.
 func (t *Table) Close() error {
 	var errs []error
+	if t.slots != nil {
+		errs = append(errs, t.slots.Close())
+	}
 	for _, m := range t.maps {
 		errs = append(errs, m.Close())
 	}
@@ -262,12 +271,11 @@ func (c Config) complete() Config {
 	return c
 }
 
-// sizes returns the sizes of maps by name. Other maps have the size in their program.
+// sizes returns the sizes of maps by name, besides mapBackends. Other maps have the size in their
+// program.
 func (c Config) sizes() map[string]uint32 {
-	sizes := map[string]uint32{
-		mapFrontends: c.Limits.Frontends, mapBackends: c.Limits.BackendSlots,
-		mapMembers: c.Limits.Members, mapSourceRanges: c.Limits.SourceRanges,
-	}
+	sizes := map[string]uint32{mapFrontends: c.Limits.Frontends,
+		mapSourceRanges: c.Limits.SourceRanges}
 	for name, size := range c.Memory.byMap() {
 		sizes[name] = *size
 	}

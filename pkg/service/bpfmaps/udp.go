@@ -1,9 +1,9 @@
 package bpfmaps
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -13,21 +13,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
-
-// socketPeer and socketAddr are key and value of the map service_replies (struct socket_reply_key
-// and struct socket_reply in bpf/lib/service/socket.h).
-type socketPeer struct {
-	Cookie uint64
-	Addr   [16]byte
-	Port   [2]byte
-	Pad    [6]byte
-}
-
-type socketAddr struct {
-	Addr [16]byte
-	Port [2]byte
-	Pad  [2]byte
-}
 
 // AbortUDP disconnects UDP sockets that are connected to a service if their chosen backend is no
 // longer a member or the service is deleted. Their datagrams would be lost silently. The next use
@@ -76,27 +61,49 @@ func (t *Table) abortUDP() (int, error) {
 
 // stale reports whether the table chose the socket's backend and would not choose it any more.
 func (t *Table) stale(s sockdiag.Socket) (bool, error) {
-	peer := socketPeer{Cookie: s.Cookie, Addr: s.Remote.Addr().As16()}
-	binary.BigEndian.PutUint16(peer.Port[:], s.Remote.Port())
-	var asked socketAddr
-	if err := t.maps[mapReplies].Lookup(peer, &asked); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return false, nil
-	} else if err != nil {
-		return false, fmt.Errorf("read %s: %w", mapReplies, err)
+	asked, err := t.serviceOf(s)
+	if err != nil || asked == (socketReply{}) {
+		return false, err
 	}
-	var frontend service.Frontend
 	key := service.FrontendKey{Addr: asked.Addr, Port: asked.Port, Protocol: service.UDP,
 		Scope: service.Inside}
-	if err := t.maps[mapFrontends].Lookup(key, &frontend); errors.Is(err, ebpf.ErrKeyNotExist) {
+	run, err := t.run(key)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return true, nil
-	} else if err != nil {
-		return false, fmt.Errorf("read %s: %w", mapFrontends, err)
 	}
-	var state service.Member
-	err := t.maps[mapMembers].Lookup(service.MemberKey{Group: frontend.Group, Addr: peer.Addr,
-		Port: peer.Port}, &state)
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return false, fmt.Errorf("read %s: %w", mapMembers, err)
+	if err != nil {
+		return false, fmt.Errorf("read backends of %v: %w", key.AddrPort(), err)
 	}
-	return err != nil, nil
+	return !slices.ContainsFunc(run, func(b service.Backend) bool {
+		return b.Addr == s.Remote.Addr().As16() && b.Port == portOf(s.Remote)
+	}), nil
+}
+
+// errUnsteady is the error of a frontend that changes with each look-up.
+var errUnsteady = errors.New("it changes all the time")
+
+// runTries is the number of times that a run is read while its frontend changes.
+const runTries = 8
+
+// run returns all backends of a frontend, as a program reads them: it looks the frontend up again.
+// The error is ebpf.ErrKeyNotExist if there is no such frontend.
+func (t *Table) run(key service.FrontendKey) ([]service.Backend, error) {
+	var f, again service.Frontend
+	if err := t.maps[mapFrontends].Lookup(key, &again); err != nil {
+		return nil, err
+	}
+	for range runTries {
+		f = again
+		run, err := t.slots.Run(f.First, f.End())
+		if err != nil {
+			return nil, err
+		}
+		if err := t.maps[mapFrontends].Lookup(key, &again); err != nil {
+			return nil, err
+		}
+		if f == again {
+			return run, nil
+		}
+	}
+	return nil, errUnsteady
 }

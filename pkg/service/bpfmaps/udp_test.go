@@ -132,21 +132,39 @@ func TestBackendsThatSocketsWereGiven(t *testing.T) {
 	n := start(t, config(t), lab)
 	n.attach(t, cgroup)
 	h := newHands(t, cgroup)
-	asked := netip.MustParseAddrPort("198.18.0.1:53")
+	asked := netip.MustParseAddrPort("198.18.0.1:80")
 	answers := map[string]bool{}
 	for len(answers) < 2 {
-		answers[h.dial("udp", asked.String()).Answer] = true
+		answers[h.dial("tcp", asked.String()).Answer] = true
 	}
-	h.dial("udp", "[fd42::1]:53")
-	h.dial("udp", "198.18.1.1:5353") // of no frontend
-	want := []netip.AddrPort{netip.MustParseAddrPort("198.18.1.1:5353"),
-		netip.MustParseAddrPort("198.18.1.2:5353")}
-	if got, err := n.Given([]netip.AddrPort{asked,
-		netip.MustParseAddrPort("198.18.0.1:54")}); err != nil || !slices.Equal(got, want) {
+	h.dial("tcp", "[fd42::1]:80")
+	h.dial("tcp", "198.18.1.3:8080") // not by a frontend
+	want := []netip.AddrPort{netip.MustParseAddrPort("198.18.1.1:8080"),
+		netip.MustParseAddrPort("198.18.1.2:8080")}
+	frontends := []netip.AddrPort{asked, netip.MustParseAddrPort("198.18.0.1:81")}
+	if got, err := n.Given(frontends, h.ns.Path(), "/proc/self/fd/1000000"); err != nil ||
+		!slices.Equal(got, want) {
 		t.Errorf("Given returned %v, %v; want %v", got, err, want)
 	}
-	if got, err := n.Given(nil); err != nil || len(got) > 0 {
+	if got, err := n.Given(nil, h.ns.Path()); err != nil || len(got) > 0 {
 		t.Errorf("Given without frontends returned %v, %v", got, err)
+	}
+}
+
+// The host's own namespace, the first one, has more sockets than a pod's.
+func TestManyNamespacesLeaveTheFirstOneItsSockets(t *testing.T) {
+	for _, c := range []struct{ i, n, left, want int }{
+		{0, 1, mostGivenAll, mostGiven},
+		{0, 250, mostGivenAll, mostGiven},
+		{1, 250, mostGivenAll - mostGiven, 789},
+		{249, 250, mostGivenAll, mostGiven},
+		{249, 250, 10, 10},
+		{0, 250, 10, 10},
+	} {
+		if got := shareOfGiven(c.i, c.n, c.left); got != c.want {
+			t.Errorf("in namespace %d of %d, %d of %d sockets are read, want %d", c.i, c.n, got,
+				c.left, c.want)
+		}
 	}
 }
 
@@ -155,7 +173,8 @@ func TestLayoutMatchesThePrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	links, err := packetSpec(0, Memory{TCP: 1024, Opening: 256, UDP: 512})
+	links, err := packetSpec(0, Memory{TCP: 1024, Opening: 256, UDP: 512},
+		servicetest.Quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +182,8 @@ func TestLayoutMatchesThePrograms(t *testing.T) {
 		m          *ebpf.MapSpec
 		key, value uintptr
 	}{
-		{all[0].Maps[mapReplies], unsafe.Sizeof(socketPeer{}), unsafe.Sizeof(socketAddr{})},
+		{all[0].Maps[mapSockets], 4, unsafe.Sizeof(socketStorage{})},
+		{all[0].Maps[mapReplies], unsafe.Sizeof(socketReplyKey{}), unsafe.Sizeof(socketReply{})},
 		{links.Maps[MapPodClients], unsafe.Sizeof(PodClient{}), unsafe.Sizeof(uint8(0))},
 		{links.Maps[MapPodClientShares], 4, 4},
 	} {

@@ -32,6 +32,7 @@ type Ports struct {
 	changed bool      // services or inForce changed since the last update
 	inForce bool      // the table is in force
 	broken  time.Time // when writes of the table began to fail; zero while they succeed
+	leaving bool      // the node is about to be deleted
 }
 
 // server is the HTTP server of a service, or of the node if name is zero.
@@ -199,8 +200,8 @@ func (h *Ports) handler(name service.Name) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.answer(w, name) })
 	}
 	m := http.NewServeMux()
-	m.HandleFunc("/healthz", h.answerNode)
-	m.HandleFunc("/livez", h.answerNode)
+	m.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { h.answerNode(w, true) })
+	m.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { h.answerNode(w, false) })
 	return m
 }
 
@@ -211,18 +212,20 @@ type nodeAnswer struct {
 	NodeEligible bool      `json:"nodeEligible"`
 }
 
-// answerNode answers whether this node serves. It does not check whether the node is about to be
-// deleted; the load balancer must.
-func (h *Ports) answerNode(w http.ResponseWriter, _ *http.Request) {
+// answerNode answers whether this node serves and, if stays is true, whether it will go on to: a
+// node that is about to be deleted gets no new connections, but its proxy needs no restart.
+func (h *Ports) answerNode(w http.ResponseWriter, stays bool) {
 	now := time.Now()
 	h.mu.Lock()
-	a := nodeAnswer{h.broken, now, true}
+	a := nodeAnswer{h.broken, now, !h.leaving}
 	h.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	if a.LastUpdated.IsZero() {
+	healthy := a.LastUpdated.IsZero()
+	if healthy {
 		a.LastUpdated = now
-	} else {
+	}
+	if !healthy || stays && !a.NodeEligible {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	_ = json.NewEncoder(w).Encode(a)
@@ -275,6 +278,13 @@ func (h *Ports) Follows(yes bool) {
 	case h.broken.IsZero():
 		h.broken = time.Now()
 	}
+}
+
+// SetLeaving records whether the node is about to be deleted.
+func (h *Ports) SetLeaving(leaving bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.leaving = leaving
 }
 
 // Problems returns a sentence for each address on which listening failed, sorted.

@@ -157,7 +157,7 @@ func TestHealthOfTheNode(t *testing.T) {
 
 	h.Attached()
 	h.Update()
-	first := addr
+	first, leaving := addr, false
 	expect := func(situation, path string, want int) {
 		t.Helper()
 		resp, err := http.Get("http://" + addr + path)
@@ -165,8 +165,8 @@ func TestHealthOfTheNode(t *testing.T) {
 		defer resp.Body.Close()
 		var a nodeAnswer
 		if resp.StatusCode != want || want != http.StatusNotFound &&
-			(json.NewDecoder(resp.Body).Decode(&a) != nil || !a.NodeEligible ||
-				a.LastUpdated.Equal(a.CurrentTime) != (want == http.StatusOK)) {
+			(json.NewDecoder(resp.Body).Decode(&a) != nil || a.NodeEligible == leaving ||
+				!leaving && a.LastUpdated.Equal(a.CurrentTime) != (want == http.StatusOK)) {
 			t.Errorf("%s, %s: %s %+v, want %d", situation, path, resp.Status, a, want)
 		}
 	}
@@ -178,6 +178,12 @@ func TestHealthOfTheNode(t *testing.T) {
 	expect("behind", "/healthz", http.StatusServiceUnavailable)
 	h.Follows(true)
 	expect("it is made good", "/healthz", http.StatusOK)
+	leaving = true
+	h.SetLeaving(true)
+	expect("about to be deleted", "/healthz", http.StatusServiceUnavailable)
+	expect("about to be deleted", "/livez", http.StatusOK)
+	leaving = false
+	h.SetLeaving(false)
 	h.PutService(service.Service{Name: web})
 	h.Update()
 	if expect("services change", "/healthz", http.StatusOK); addr != first || len(h.servers) != 1 {

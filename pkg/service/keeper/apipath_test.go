@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -13,9 +14,7 @@ import (
 // serves NodePorts and external addresses.
 func TestAPIFeedTakesClusterIPsOnly(t *testing.T) {
 	p, err := New(ServiceConfig{Node: "node-1", Limits: service.APILimits, Table: emptyTable{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); p.Run(ctx) }()

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
@@ -47,24 +48,18 @@ func TestFrontendsBeforeAnyList(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			planner, err := service.New("node-1", limits)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			planner.SetAPIServer(c.maps)
 			table := newFakeTable()
-			if err := table.Apply(planner.Plan()); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, table.Apply(planner.Plan()))
 
 			begin(t, table, func(o *ServiceConfig) {
 				o.API.Known = c.before
 				o.API.Known.Configured = nettest.AddrPorts("198.18.0.1:6443")
 			})
 			state, err := table.State()
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			var got []string
 			for k := range state.Frontends {

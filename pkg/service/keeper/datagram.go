@@ -12,7 +12,7 @@ import (
 
 // tookDatagrams reports whether changes may have removed the backend of a connected UDP socket.
 func tookDatagrams(c service.Changes) bool {
-	return len(c.DropMembers) > 0 || c.MovedUDP ||
+	return c.LostUDP ||
 		slices.ContainsFunc(c.DropFrontends,
 			func(k service.FrontendKey) bool { return k.Protocol == service.UDP })
 }

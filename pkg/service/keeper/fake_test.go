@@ -19,7 +19,6 @@ type fakeTable struct {
 	mu        sync.Mutex
 	frontends map[service.FrontendKey]service.Frontend
 	slots     []service.Backend
-	members   map[service.MemberKey]service.Member
 	sources   map[service.SourceRangeKey]bool
 	attached  int
 	writes    int
@@ -34,13 +33,11 @@ func newFakeTable() *fakeTable {
 	return &fakeTable{
 		frontends: map[service.FrontendKey]service.Frontend{},
 		slots:     make([]service.Backend, limits.BackendSlots),
-		members:   map[service.MemberKey]service.Member{},
 		sources:   map[service.SourceRangeKey]bool{}, applied: make(chan struct{}, 1),
 	}
 }
 
-var limits = service.Limits{Frontends: 1 << 10, BackendSlots: 1 << 12, Members: 1 << 10,
-	SourceRanges: 1 << 8}
+var limits = service.Limits{Frontends: 1 << 10, BackendSlots: 1 << 12, SourceRanges: 1 << 8}
 
 var errBroken = errors.New("the map is broken")
 
@@ -48,7 +45,7 @@ func (f *fakeTable) State() (service.MapContent, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return service.MapContent{Frontends: maps.Clone(f.frontends), Backends: slices.Clone(f.slots),
-		Members: maps.Clone(f.members), SourceRanges: slices.Collect(maps.Keys(f.sources))}, nil
+		SourceRanges: slices.Collect(maps.Keys(f.sources))}, nil
 }
 
 func (f *fakeTable) Apply(c service.Changes) error {
@@ -61,8 +58,8 @@ func (f *fakeTable) Apply(c service.Changes) error {
 		}
 	}()
 
-	for i, k := range c.Backends.Keys {
-		f.slots[k] = c.Backends.Values[i]
+	for _, run := range c.Runs {
+		run.Backends.Copy(f.slots[run.First:], 0)
 	}
 
 	if f.fail > 0 {
@@ -79,22 +76,12 @@ func (f *fakeTable) Apply(c service.Changes) error {
 		f.sources[k] = true
 	}
 
-	for _, b := range []service.Batch[service.MemberKey, service.Member]{c.Members, c.LateMembers} {
-		for i, k := range b.Keys {
-			f.members[k] = b.Values[i]
-		}
-	}
-
 	for i, k := range c.Frontends.Keys {
 		f.frontends[k] = c.Frontends.Values[i]
 	}
 
 	for _, k := range c.DropFrontends {
 		delete(f.frontends, k)
-	}
-
-	for _, k := range c.DropMembers {
-		delete(f.members, k)
 	}
 
 	for _, k := range c.DropSourceRanges {

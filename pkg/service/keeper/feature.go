@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,6 +27,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/link"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
 	"github.com/kubeveil/kubeveil/pkg/service/vip"
+	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
 // Source is the API server as a Feature needs it. kube.Client implements it.
@@ -43,6 +46,9 @@ type Source interface {
 	// LeftOut returns the objects that are left out now, by kind and namespace.
 	LeftOut() []service.LeftOut
 }
+
+// liberalPath is the setting by which conntrack accepts segments outside the window that it knows.
+const liberalPath = "netfilter/nf_conntrack_tcp_be_liberal"
 
 // FeatureOptions are the settings and dependencies of a Feature.
 type FeatureOptions struct {
@@ -77,7 +83,12 @@ type Feature struct {
 	keeper    *Keeper
 	noAPIPath string
 
-	vips vip.Addresses
+	// judged is nil unless services.hostRouting is auto.
+	judged *judged
+
+	vips   vip.Addresses
+	remote remote
+	silent *silentNodes
 	// feeding is held while a service is put into vips and the keeper, so that both have the same.
 	feeding sync.Mutex
 	// listed reports whether vips are complete.
@@ -96,7 +107,8 @@ type Feature struct {
 // Open opens the table that the configuration needs: the whole table, entry 0 alone, or no table.
 // It removes a table of another configuration, which no process would maintain.
 func Open(o FeatureOptions) (*Feature, error) {
-	f := &Feature{o: o}
+	f := &Feature{o: o, remote: remote{ranges: remoteRanges(o.Config.Sites)}}
+	f.silent = newSilentNodes(f.podNamespaces, o.Log)
 	cfg := o.Config
 	if cfg.ServiceProxy != config.ServiceProxyEBPF {
 		return f, f.openAPIPath()
@@ -137,14 +149,18 @@ func (f *Feature) open(t bpfmaps.Config) error {
 
 	var links *link.Links
 	if t.Links {
+		if cfg.Services.HostRouting == config.HostRoutingAuto {
+			f.judged = newJudged(filepath.Join(abi.RunDir, fastPathOffFile), log)
+		}
 		links = link.New(opened, link.Options{Pods: f.o.Paths, Log: log,
-			HostRouting:    cfg.Services.HostRouting == config.HostRoutingEBPF,
+			HostRouting:    cfg.Services.FastPath() && f.judged.reason() == "",
+			Tunnels:        len(cfg.Sites) == 0,
 			PodConnections: cfg.PodConnections})
 		o.HealthAddress, o.Observe = cfg.Services.HealthAddress, f.o.Observe
 		o.AbortDatagrams = f.abortDatagrams
 	}
 
-	o.Table = tableOf{opened, links, cgroup}
+	o.Table = tableOf{opened, links, cgroup, f.podNamespaces}
 	log.Info("services are translated by eBPF", "apiServersOnly", !t.Links,
 		"hostRouting", cfg.Services.HostRouting, "cgroup", cgroup,
 		"apiServers", known.Configured, "remembered", known.Remembered)
@@ -168,7 +184,7 @@ func limitsOf(c config.ServiceLimits) service.Limits {
 	d := service.DefaultLimits
 	return service.Limits{
 		Frontends: or(c.Frontends, d.Frontends), BackendSlots: or(c.BackendSlots, d.BackendSlots),
-		Members: or(c.Members, d.Members), SourceRanges: or(c.SourceRanges, d.SourceRanges),
+		SourceRanges: or(c.SourceRanges, d.SourceRanges),
 	}
 }
 
@@ -200,6 +216,14 @@ func (f *Feature) Begin() error {
 		return nil
 	}
 
+	if f.o.Config.Services.FastPath() {
+		// Pods change between the fast path, which conntrack does not see, and the kernel's path.
+		// By default conntrack would treat segments of their open connections as outside the
+		// window.
+		if err := sysctl.Write(liberalPath, "1"); err != nil {
+			return fmt.Errorf("let connections come back from the fast path: %w", err)
+		}
+	}
 	// The table's programs judge by marks that the flow table of an earlier veild does not set.
 	if err := f.o.StopFlows(); err != nil {
 		return err
@@ -208,6 +232,10 @@ func (f *Feature) Begin() error {
 		if err := f.setSelf(last.Self.PodPrefixes, last.Self.Addresses); err != nil {
 			return err
 		}
+	}
+	// Programs of the last veild may stay attached until services are listed.
+	if err := f.links.StopTunnels(); err != nil {
+		return fmt.Errorf("take the fast path from tunnels: %w", err)
 	}
 	return f.keeper.Begin()
 }
@@ -238,6 +266,18 @@ func (f *Feature) Run(ctx context.Context) error {
 		}
 	})
 	g.Go(func() error {
+		f.silent.run(ctx)
+		return nil
+	})
+	g.Go(func() error {
+		select {
+		case <-f.keeper.Attached():
+			f.judged.follow(ctx, f.links.StopRouting)
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	g.Go(func() error {
 		return feature.IgnoreEnd(ctx, f.o.Source.RunServices(ctx,
 			limitsOf(f.o.Config.Services.Limits), feed{f.keeper, f}))
 	})
@@ -256,6 +296,13 @@ func (f *Feature) Close() error {
 	return errors.Join(err, f.table.Close())
 }
 
+// KernelChanged makes a Feature with services.hostRouting auto look for chains of other programs.
+func (f *Feature) KernelChanged(c feature.KernelChange) {
+	if c.Filters {
+		f.judged.changed()
+	}
+}
+
 // Turn passes the addresses of NodePorts, the endpoints of tunnels and the number of nodes to the
 // table, and this node's sources to the programs at links. An uncertain link between nodes counts
 // only at the start. Later, the addresses of the last certain link stay in use.
@@ -268,8 +315,14 @@ func (f *Feature) Turn(t feature.Turn) error {
 		f.keeper.SetNodeAddrs(nodePortAddrs(cfg.Services.NodePortAddresses, t))
 		f.turn.placed = true
 	}
+	f.keeper.SetOwnAddrs(t.Assigned)
 	if self := t.Table.Self; self != nil {
 		f.keeper.SetZone(self.Zone)
+		f.keeper.SetLeaving(self.Leaving)
+	}
+	if f.links != nil {
+		f.remote.setDead(t.Dead, f.keeper.PutSlice)
+		f.silent.set(t.Dead, time.Now())
 	}
 	if !t.SamePlaces {
 		f.keeper.SetTunnels(tunnelEndpoints(t.Table, uint16(cfg.Tunnel.Port)))

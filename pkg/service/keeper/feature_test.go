@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -137,9 +138,7 @@ func (emptyTable) Given([]netip.AddrPort) ([]netip.AddrPort, error) { return nil
 // Before the services are listed, an unknown address is not reported as belonging to no service.
 func TestPagesBeforeServicesAreListed(t *testing.T) {
 	k, err := New(ServiceConfig{Node: "node-1", Limits: service.DefaultLimits, Table: emptyTable{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -148,9 +147,7 @@ func TestPagesBeforeServicesAreListed(t *testing.T) {
 	pages := (&Feature{keeper: k}).Pages()
 	ask := func(path string) error {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		_, err = pages[r.URL.Path](r)
 		return err
 	}
@@ -170,9 +167,7 @@ func TestPagesBeforeServicesAreListed(t *testing.T) {
 		}
 	}
 
-	if err := ask(telemetry.ServicesPath); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, ask(telemetry.ServicesPath))
 	if err := ask(telemetry.ServicesPath + "?after=x"); err == nil {
 		t.Error("a list after an invalid name has no error")
 	}
@@ -237,9 +232,7 @@ func TestTunnelEndpointsAreReserved(t *testing.T) {
 // An uncertain link between nodes may lack addresses. NodePorts keep their addresses then.
 func TestNodePortsKeepTheirAddressesWithoutALink(t *testing.T) {
 	k, err := New(ServiceConfig{Node: "node-1", Limits: service.DefaultLimits, Table: emptyTable{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	f := &Feature{keeper: k}
 	for _, step := range []struct {
 		situation string
@@ -253,9 +246,7 @@ func TestNodePortsKeepTheirAddressesWithoutALink(t *testing.T) {
 		{"another address", nettest.Addrs("198.18.0.12"), true, nettest.Addrs("198.18.0.12")},
 	} {
 		turn := feature.Turn{LinkAddrs: step.addrs, Assigned: step.addrs, Certain: step.certain}
-		if err := f.Turn(turn); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, f.Turn(turn))
 		if got := k.inbox.nodes; !slices.Equal(got, step.want) || !k.inbox.nodesSeen {
 			t.Errorf("%s: addresses %v, want %v", step.situation, got, step.want)
 		}
@@ -270,9 +261,7 @@ func (lostSource) RunAPIServers(context.Context, service.Sink) error { return er
 // An error of the feed ends veild, and the Keeper with it.
 func TestFeatureEndsWithItsFeed(t *testing.T) {
 	k, err := New(ServiceConfig{Node: "node-1", Limits: service.APILimits, Table: emptyTable{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	f := &Feature{keeper: k, o: FeatureOptions{Source: lostSource{}}}
 	if err := f.Run(t.Context()); !errors.Is(err, errBroken) {
 		t.Errorf("error %v, want %v", err, errBroken)
@@ -299,9 +288,7 @@ func TestFeatureWithoutATable(t *testing.T) {
 		t.Error("the last good table of the start stays in memory")
 	}
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for path, page := range f.Pages() {
 		if _, err := page(r); !errors.Is(err, errNoServices) {
 			t.Errorf("page %s: error %v, want no services", path, err)

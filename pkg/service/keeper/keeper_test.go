@@ -394,7 +394,7 @@ func TestDatagramsAreAbortedAfterErrors(t *testing.T) {
 	p.Listed()
 	table.waitBackends(t, webFrontend, "198.18.1.1:53 198.18.1.2:53")
 	waitAborts(t, aborted, "an error")
-	table.setRefuse(func(c service.Changes) bool { return len(c.DropMembers) > 0 })
+	table.setRefuse(func(c service.Changes) bool { return c.LostUDP })
 	one := two
 	one.Endpoints = two.Endpoints[:1]
 	p.PutSlice(one)

@@ -8,11 +8,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
 	"github.com/kubeveil/kubeveil/pkg/service/vip"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // errNoServices is the answer of all pages if this node has no table.
@@ -28,8 +30,8 @@ var errNotListed = errors.New("veild has not listed the services since it starte
 	"table is in force, and only API servers can be shown; see the problems in veilctl status")
 
 // Pages returns the admin socket's pages about services.
-func (f *Feature) Pages() map[string]telemetry.Page {
-	ask := func(look func(*service.Planner, *http.Request) (any, error)) telemetry.Page {
+func (f *Feature) Pages() map[string]admin.Page {
+	ask := func(look func(*service.Planner, *http.Request) (any, error)) admin.Page {
 		return func(r *http.Request) (answer any, err error) {
 			if f.keeper == nil {
 				return nil, errNoServices
@@ -46,7 +48,7 @@ func (f *Feature) Pages() map[string]telemetry.Page {
 			return answer, errors.Join(asked, err)
 		}
 	}
-	return map[string]telemetry.Page{
+	return map[string]admin.Page{
 		telemetry.ServicesPath: f.listServices,
 		telemetry.ServicePath:  ask(showService),
 		telemetry.TracePath:    ask(traceService),
@@ -120,12 +122,15 @@ func (f *Feature) Status(s *telemetry.Status) {
 
 	known := f.keeper.Status()
 	out := &telemetry.Services{
-		Listed: known.Listed, HostRouting: f.o.Config.Services.HostRouting, Known: known.Services,
+		Listed: known.Listed, HostRouting: config.HostRoutingKernel, Known: known.Services,
 		Failures: known.Failures, Problems: len(known.Problems), APIOnly: f.links == nil,
 		Tables:    tableSizes(known.Used, known.Limits),
 		APIClosed: telemetry.APIClosed{Waiting: known.API.Closed.Stuck, Rest: known.API.Closed.Rest},
 	}
 
+	if f.silent != nil {
+		out.SiteClosed = f.silent.closed.Load()
+	}
 	for _, l := range f.o.Source.LeftOut() {
 		out.LeftOut = append(out.LeftOut, telemetry.LeftOut(l))
 	}
@@ -161,6 +166,9 @@ func (f *Feature) Status(s *telemetry.Status) {
 	out.Chosen, out.Refused = outcomes(counters)
 
 	if f.links != nil {
+		if out.FastPathOff = f.judged.reason(); f.o.Config.Services.FastPath() && out.FastPathOff == "" {
+			out.HostRouting = config.HostRoutingEBPF
+		}
 		used, err := f.table.Remembered()
 		if err != nil {
 			problems = append(problems, fmt.Sprintf("flows of services cannot be counted: %v", err))
@@ -221,7 +229,6 @@ func tableSizes(used, room service.Limits) []telemetry.ServiceTable {
 	return []telemetry.ServiceTable{
 		{Limit: telemetry.LimitFrontends, Used: used.Frontends, Size: room.Frontends},
 		{Limit: telemetry.LimitBackendSlots, Used: used.BackendSlots, Size: room.BackendSlots},
-		{Limit: telemetry.LimitMembers, Used: used.Members, Size: room.Members},
 		{Limit: telemetry.LimitSourceRanges, Used: used.SourceRanges, Size: room.SourceRanges},
 	}
 }
@@ -237,9 +244,10 @@ func flowSizes(used, room bpfmaps.Memory) []telemetry.ServiceTable {
 
 // fastPathLeft returns how often packets of a pod left the fast path, by reason.
 func fastPathLeft(counters []bpfmaps.Counter, links *link.Links) []telemetry.FastPathLeft {
-	limit, policy := links.Left()
+	limit, policy, off := links.Left()
 	left := []telemetry.FastPathLeft{{Reason: telemetry.LeftHostPort},
-		{Reason: telemetry.LeftLink, Count: limit}, {Reason: telemetry.LeftPolicy, Count: policy}}
+		{Reason: telemetry.LeftLink, Count: limit}, {Reason: telemetry.LeftPolicy, Count: policy},
+		{Reason: telemetry.LeftOff, Count: off}}
 	for _, c := range counters {
 		if c.Constant == "PACKET_HOST_PORT" {
 			left[0].Count = c.Count

@@ -15,24 +15,36 @@ type object struct {
 	slice   string
 }
 
+// change is a change of an object. plan passes it to the planner, which may happen before
+// everything is listed; it is then nil. rest passes it on to the others.
+type change struct{ plan, rest func() }
+
 // changes is a queue with the last change of each object. So it never has more changes than there
 // are objects. The order of objects does not matter.
 type changes struct {
-	all []func()
+	all []change
 	at  map[object]int
+	// unplanned are the changes in all that have a plan, by index.
+	unplanned []int
 }
 
-func (c *changes) put(o object, f func()) {
-	if i, had := c.at[o]; had {
-		c.all[i] = f
-		return
+func (c *changes) put(o object, ch change) {
+	i, had := c.at[o]
+	if !had {
+		if c.at == nil {
+			c.at = make(map[object]int)
+		}
+		i = len(c.all)
+		c.at[o], c.all = i, append(c.all, change{})
 	}
-	if c.at == nil {
-		c.at = make(map[object]int)
+	if c.all[i].plan == nil {
+		c.unplanned = append(c.unplanned, i)
 	}
-	c.at[o] = len(c.all)
-	c.all = append(c.all, f)
+	c.all[i] = ch
 }
+
+// early is the number of changes that a turn takes for the planner before everything is listed.
+const early = 512
 
 // inbox holds the changes that a Keeper has received and its planner lacks. Any goroutine adds to
 // it, and the loop takes them.
@@ -40,7 +52,7 @@ type inbox struct {
 	mu sync.Mutex // guards the fields below
 	delivery
 	// listed reports whether all existing services and slices have been put, nodesSeen whether
-	// SetNodeAddrs was called. Until both are true, the planner gets nothing.
+	// SetNodeAddrs was called. Until both are true, nothing is in force.
 	listed, nodesSeen bool
 }
 
@@ -52,24 +64,39 @@ type delivery struct {
 	// them.
 	nodes    []netip.Addr
 	nodesNew bool
-	// zone is the zone of this node.
+	// zone is the zone of this node, own are all its addresses.
 	zone string
+	own  []netip.Addr
 	// tunnels are the endpoints of the last SetTunnels. tunnelsNew reports whether the planner
 	// lacks them.
 	tunnels    []netip.AddrPort
 	tunnelsNew bool
 }
 
-// add queues a change of an object, and reports whether a turn can take it.
-func (i *inbox) add(o object, f func()) bool {
+// add queues a change of an object, and reports whether a turn can take it, or can take many
+// changes for the planner.
+func (i *inbox) add(o object, c change) bool {
 	now := time.Now()
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if len(i.queue.all) == 0 {
 		i.since = now
 	}
-	i.queue.put(o, f)
-	return i.listed
+	i.queue.put(o, c)
+	return i.listed || len(i.queue.unplanned) >= early
+}
+
+// takeEarly returns the functions that pass the queued changes to the planner, before everything is
+// listed. It returns each once.
+func (i *inbox) takeEarly() []func() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	plans := make([]func(), len(i.queue.unplanned))
+	for j, at := range i.queue.unplanned {
+		plans[j], i.queue.all[at].plan = i.queue.all[at].plan, nil
+	}
+	i.queue.unplanned = nil
+	return plans
 }
 
 // list records that everything that existed has been put.
@@ -105,6 +132,17 @@ func (i *inbox) setZone(zone string) bool {
 	return differs
 }
 
+// setOwn records all addresses of the node, and reports whether they differ.
+func (i *inbox) setOwn(addrs []netip.Addr) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if slices.Equal(i.own, addrs) {
+		return false
+	}
+	i.own = slices.Clone(addrs)
+	return true
+}
+
 // setTunnels records the endpoints of tunnels, and reports whether they differ.
 func (i *inbox) setTunnels(endpoints []netip.AddrPort) bool {
 	i.mu.Lock()
@@ -131,8 +169,8 @@ func (i *inbox) take() (delivery, bool) {
 }
 
 // add queues a change of an object.
-func (k *Keeper) add(o object, f func()) {
-	if k.inbox.add(o, f) {
+func (k *Keeper) add(o object, c change) {
+	if k.inbox.add(o, c) {
 		k.loop.Poke()
 	}
 }
@@ -140,34 +178,32 @@ func (k *Keeper) add(o object, f func()) {
 // PutService adds or replaces a service. With the next four methods it makes a Keeper the sink of a
 // feed.
 func (k *Keeper) PutService(s service.Service) {
-	k.add(object{service: s.Name}, func() {
-		k.own.planner.PutService(s)
+	k.add(object{service: s.Name}, change{func() { k.own.planner.PutService(s) }, func() {
 		k.health.PutService(s)
 		k.api.PutService(s)
-	})
+	}})
 }
 
 // DeleteService removes a service.
 func (k *Keeper) DeleteService(n service.Name) {
-	k.add(object{service: n}, func() { k.own.planner.DeleteService(n); k.health.DeleteService(n) })
+	k.add(object{service: n}, change{func() { k.own.planner.DeleteService(n) },
+		func() { k.health.DeleteService(n) }})
 }
 
 // PutSlice adds or replaces a slice of endpoints.
 func (k *Keeper) PutSlice(s service.Slice) {
-	k.add(object{s.Service, s.Name}, func() {
-		k.own.planner.PutSlice(s)
+	k.add(object{s.Service, s.Name}, change{func() { k.own.planner.PutSlice(s) }, func() {
 		k.health.PutSlice(s)
 		k.api.PutSlice(s)
-	})
+	}})
 }
 
 // DeleteSlice removes a slice of endpoints.
 func (k *Keeper) DeleteSlice(owner service.Name, slice string) {
-	k.add(object{owner, slice}, func() {
-		k.own.planner.DeleteSlice(owner, slice)
+	k.add(object{owner, slice}, change{func() { k.own.planner.DeleteSlice(owner, slice) }, func() {
 		k.health.DeleteSlice(owner, slice)
 		k.api.DeleteSlice(owner, slice)
-	})
+	}})
 }
 
 // Listed records that all existing services and slices have been put.
@@ -189,6 +225,17 @@ func (k *Keeper) SetZone(zone string) {
 		k.loop.Poke()
 	}
 }
+
+// SetOwnAddrs sets all addresses of this node. If a DNS service has one of them, a process of the
+// node answers there instead of the service: NodeLocal DNSCache.
+func (k *Keeper) SetOwnAddrs(addrs []netip.Addr) {
+	if k.inbox.setOwn(addrs) {
+		k.loop.Poke()
+	}
+}
+
+// SetLeaving sets whether this node is about to be deleted. Load balancers then send nothing to it.
+func (k *Keeper) SetLeaving(leaving bool) { k.health.SetLeaving(leaving) }
 
 // SetTunnels reserves the UDP endpoints of the nodes' tunnels, which no service may claim.
 func (k *Keeper) SetTunnels(endpoints []netip.AddrPort) {

@@ -69,11 +69,15 @@ func (k *Keeper) setAPIServer() bool {
 	return true
 }
 
-// take passes the queued changes to the planner and returns the arrival of the oldest change. It
-// does nothing until all services are listed and the node's addresses are known.
+// take passes the queued changes to the planner and returns the arrival of the oldest change. Until
+// all services are listed and the node's addresses are known, the planner only prepares decisions.
 func (k *Keeper) take() (since time.Time) {
 	d, ok := k.inbox.take()
 	if !ok {
+		for _, plan := range k.inbox.takeEarly() {
+			plan()
+		}
+		k.own.planner.Prepare()
 		return time.Time{}
 	}
 	k.own.planner.Hold(false)
@@ -82,11 +86,15 @@ func (k *Keeper) take() (since time.Time) {
 		k.own.planner.SetNodeAddrs(d.nodes)
 	}
 	k.own.planner.SetZone(d.zone)
+	k.own.planner.SetOwnAddrs(d.own)
 	if d.tunnelsNew {
 		k.own.planner.SetTunnels(d.tunnels)
 	}
-	for _, f := range d.queue.all {
-		f()
+	for _, c := range d.queue.all {
+		if c.plan != nil {
+			c.plan()
+		}
+		c.rest()
 	}
 	return d.since
 }

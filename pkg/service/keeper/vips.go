@@ -1,10 +1,12 @@
 package keeper
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
@@ -15,6 +17,15 @@ type tableOf struct {
 	*bpfmaps.Table
 	links  *link.Links
 	cgroup string
+	// pods returns the paths of the network namespaces of pods.
+	pods func() ([]string, error)
+}
+
+// Given returns the backends that sockets of this node and its pods got for these frontends.
+func (t tableOf) Given(frontends []netip.AddrPort) ([]netip.AddrPort, error) {
+	paths, err := t.pods()
+	given, givenErr := t.Table.Given(frontends, append([]string{netns.Own}, paths...)...)
+	return given, errors.Join(err, givenErr)
 }
 
 // Attach attaches the programs to the node's links and then to its sockets. Sockets come last,
@@ -53,6 +64,21 @@ func (f feed) DeleteService(n service.Name) {
 	defer f.feature.feeding.Unlock()
 	f.Keeper.DeleteService(n)
 	if f.feature.vips.Delete(n, time.Now()) {
+		f.feature.o.Changed()
+	}
+}
+
+// PutSlice adds or replaces a slice of endpoints. Endpoints on dead nodes of other clusters are not
+// ready.
+func (f feed) PutSlice(s service.Slice) {
+	if f.feature.remote.put(s, f.Keeper.PutSlice) {
+		f.feature.o.Changed()
+	}
+}
+
+// DeleteSlice removes a slice of endpoints.
+func (f feed) DeleteSlice(owner service.Name, slice string) {
+	if f.feature.remote.delete(owner, slice, f.Keeper.DeleteSlice) {
 		f.feature.o.Changed()
 	}
 }

@@ -73,7 +73,7 @@ func (s *Links) Confine() {
 func (s *Links) Fast() map[string]bool {
 	s.confined.mu.Lock()
 	defer s.confined.mu.Unlock()
-	if !s.routing || s.confined.allowed == nil {
+	if !s.routing.Load() || s.confined.allowed == nil {
 		return nil
 	}
 	names := make(map[string]bool, len(s.confined.given))
@@ -113,12 +113,34 @@ func (s *Links) Move(allowed map[string]bool, allows func(nl.Opened) bool, apply
 	return nil
 }
 
+// StopRouting takes the fast path from all pods, for as long as the process runs. Conntrack gets
+// their connections, as with Move. After an error, call it again: some pods may still have it.
+func (s *Links) StopRouting() error {
+	s.routing.Store(false)
+	h, links, err := nl.OpenLinks()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+
+	var slow []linkRoutes
+	for _, l := range links {
+		if group := l.Attrs().Group; group == abi.PodGroup || group == abi.TunnelGroup {
+			slow = append(slow, linkRoutes{name: l.Attrs().Name, index: uint32(l.Attrs().Index),
+				isPod: group == abi.PodGroup})
+		}
+	}
+	s.confined.mu.Lock()
+	defer s.confined.mu.Unlock()
+	return s.route(slow, true)
+}
+
 // retain takes the fast path from the pods that are not in names. It returns their connections.
 // Conntrack then has the connections for which allows returns true.
 func (s *Links) retain(names map[string]bool, allows func(nl.Opened) bool) ([]nl.Opened, error) {
 	s.confined.mu.Lock()
 	defer s.confined.mu.Unlock()
-	if !s.routing {
+	if !s.routing.Load() {
 		names = nil
 	}
 	if s.confined.allowed == nil {
@@ -224,7 +246,7 @@ func (s *Links) retainOther(h *nl.Handle, index int) error {
 
 // allow adds the fast path to the links in names that do not have it. The caller holds mu.
 func (s *Links) allow(names map[string]bool) error {
-	if !s.routing || len(s.confined.allowed) == len(names) {
+	if !s.routing.Load() || len(s.confined.allowed) == len(names) {
 		return nil // there are no more
 	}
 	h, err := nl.Open()
@@ -265,7 +287,7 @@ func (s *Links) allow(names map[string]bool) error {
 // a connection.
 func (s *Links) confine(name string, have, can uint8, settled bool) uint8 {
 	switch {
-	case can&routeFrom == 0, !s.routing:
+	case can&routeFrom == 0, !s.routing.Load():
 		return 0
 	case !settled, s.confined.on && s.confined.allowed == nil:
 		if have&routeFrom == 0 {

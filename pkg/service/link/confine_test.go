@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
@@ -113,6 +114,40 @@ func TestPodsLoseTheFastPathBeforePoliciesAreKnown(t *testing.T) {
 	r.expectRoutes(t, "a policy is known", map[string]uint8{"vpod1": 0, "vpod2": 0})
 }
 
+// All pods lose the fast path while the process runs. Their open connections go on in conntrack,
+// and new links and later decisions of policies give it to none.
+func TestStoppedRoutingGivesNoPodTheFastPath(t *testing.T) {
+	nettest.NeedBPF(t)
+	for name, judged := range map[string]bool{"without policies": false, "with policies": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRouted(t, true, true)
+			if judged {
+				r.restart(t, true)
+				r.linked.attach(t)
+				r.allow(t, "vpod1", "vpod2")
+			}
+			none := map[string]uint8{"vpod1": 0, "vpod2": 0}
+			r.expectRoutes(t, "before", map[string]uint8{"vpod1": wholePod, "vpod2": wholePod})
+			c := hold(t, r.pod, otherAt[0], "8080")
+			r.host.Run(t, r.StopRouting)
+			r.expectRoutes(t, "stopped", none)
+			if n := r.tracked(t, unix.IPPROTO_TCP, c.LocalAddr(), c.RemoteAddr()); n != 1 {
+				t.Errorf("conntrack has %d entries of an open connection, want 1", n)
+			}
+			if _, _, others := r.Left(); others != 2 {
+				t.Errorf("%d pods are counted, want 2", others)
+			}
+
+			r.linked.attach(t)
+			r.expectRoutes(t, "links are looked at again", none)
+			if judged {
+				r.allow(t, "vpod1", "vpod2")
+				r.expectRoutes(t, "no pod is judged", none)
+			}
+		})
+	}
+}
+
 // A new link waits for the settings of plugins. A pod whose sent traffic is limited has no fast
 // path in either direction.
 func TestAllowedPodHasTheFastPathBothWaysOrNot(t *testing.T) {
@@ -164,9 +199,7 @@ func TestJudgedPodMeetsNetfilterBothWays(t *testing.T) {
 		r.restart(t, true)
 		r.linked.attach(t)
 		if !r.tcx {
-			if err := r.Map(mapRoutes).Put(r.index(t, "u0"), routeExit); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, r.Map(mapRoutes).Put(r.index(t, "u0"), routeExit))
 		}
 		r.allow(t, "vpod1", "vpod2")
 
@@ -185,9 +218,7 @@ func TestJudgedPodMeetsNetfilterBothWays(t *testing.T) {
 		}
 		r.nft(t, stopAll)
 		for _, c := range open {
-			if _, err := servicetest.Converse(c); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(servicetest.Converse(c)))
 		}
 
 		r.retain(t, "vpod1")

@@ -29,18 +29,17 @@ func TestIdleConnectionsOutliveFloods(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			nettest.NeedBPF(t)
-			r := newRouted(t, true, false)
-			errtest.Must(t, r.Table.Close())
+			r := newUnattached(t)
 			c := r.config()
 			c.Memory = memoryOf(floodTable)
-			r.openWith(t, c, r.tcx)
+			r.openWith(t, c, true)
+			t.Cleanup(func() { r.Table.Close() })
 			r.setSelf(t)
 			r.linked.attach(t)
+			r.put(t, otherAt...)
 
 			idle := r.dialOutside(t)
-			if _, err := servicetest.Converse(idle); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(servicetest.Converse(idle)))
 			for _, protocol := range protocols {
 				r.flood(t, protocol)
 				r.expectFull(t, protocol)

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -48,9 +49,7 @@ func expectRouted(t *testing.T, c *nettest.Capture, what, to, via string) {
 func (r *routed) sendTo(t *testing.T, how uint8) {
 	t.Helper()
 	for _, link := range []string{"vpod1", "vpod2"} {
-		if err := r.Map(mapRoutes).Put(r.index(t, link), how); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, r.Map(mapRoutes).Put(r.index(t, link), how))
 	}
 }
 

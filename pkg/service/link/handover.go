@@ -24,19 +24,11 @@ type tracker struct {
 	tracked, refused atomic.Uint64
 }
 
-// podOf returns the link, by index, of the pod whose limit a connection counts for: the client or,
-// for a client outside, the server. It returns 0 if neither is a pod with a record.
-func (s *Links) podOf(client, server netip.Addr) uint32 {
-	if link := s.ports.linkOf(client); link > 0 {
-		return link
-	}
-	return s.ports.linkOf(server)
-}
-
 // track adds connections to conntrack. It leaves out the connections by which a pod would exceed
-// its limit, and returns their number.
+// its limit, and those of clients outside for which conntrack has no room, and returns their
+// number. linkOf returns the link, by index, of a pod with a record, or 0.
 func (t *tracker) track(connections []nl.Opened,
-	podOf func(client, server netip.Addr) uint32) (refused int, err error) {
+	linkOf func(netip.Addr) uint32) (refused int, err error) {
 	if len(connections) == 0 {
 		return 0, nil
 	}
@@ -48,7 +40,7 @@ func (t *tracker) track(connections []nl.Opened,
 		}
 	}
 
-	within, err := t.within(connections, podOf)
+	within, err := t.within(connections, linkOf)
 	if err == nil {
 		err = nl.TrackOpened(t.conn, within)
 	}
@@ -62,11 +54,11 @@ func (t *tracker) track(connections []nl.Opened,
 	return refused, nil
 }
 
-// within returns the connections with which no pod has more entries in conntrack than its limit,
-// and those that conntrack has already. It reads the entries of conntrack only if a pod may exceed
-// the limit.
+// within returns the connections with which no pod has opened more entries of conntrack than its
+// limit, those of clients outside with which conntrack is at most half full, and those that
+// conntrack has already. It reads the entries of conntrack only if a pod may exceed the limit.
 func (t *tracker) within(connections []nl.Opened,
-	podOf func(client, server netip.Addr) uint32) ([]nl.Opened, error) {
+	linkOf func(netip.Addr) uint32) ([]nl.Opened, error) {
 	if t.limit == 0 {
 		return connections, nil
 	}
@@ -86,26 +78,24 @@ func (t *tracker) within(connections []nl.Opened,
 		return connections, nil
 	}
 
-	has := newEntries(connections, podOf)
+	has := newEntries(connections, linkOf)
 	if err := nl.EachConnection(t.conn, has.clear, has.add); err != nil {
 		return nil, err
 	}
-	return has.bounded(connections, limit), nil
+	return has.bounded(connections, limit, size/2-entries), nil
 }
 
 // entries are the entries of conntrack that matter for a list of connections.
 type entries struct {
-	podOf func(client, server netip.Addr) uint32
-	// ofPod is the number of entries of each pod that has a record. Entries of no such pod are not
-	// counted: most of them are the node's own connections.
+	linkOf func(netip.Addr) uint32
+	// ofPod is the number of entries that each pod with a record opened, by its link.
 	ofPod map[uint32]int
 	// tracked reports for each connection of the list whether it has an entry.
 	tracked map[nl.Opened]bool
 }
 
-func newEntries(connections []nl.Opened,
-	podOf func(client, server netip.Addr) uint32) *entries {
-	e := &entries{podOf: podOf, ofPod: map[uint32]int{}, tracked: map[nl.Opened]bool{}}
+func newEntries(connections []nl.Opened, linkOf func(netip.Addr) uint32) *entries {
+	e := &entries{linkOf: linkOf, ofPod: map[uint32]int{}, tracked: map[nl.Opened]bool{}}
 	for _, o := range connections {
 		e.tracked[o] = false
 	}
@@ -120,7 +110,7 @@ func (e *entries) clear() {
 }
 
 func (e *entries) add(c nl.Connection) {
-	if pod := e.podOf(c.Client, c.Server); pod != 0 {
+	if pod := e.linkOf(c.Client); pod != 0 {
 		e.ofPod[pod]++
 	}
 	if c.Proto != unix.IPPROTO_TCP && c.Proto != unix.IPPROTO_UDP {
@@ -138,16 +128,20 @@ func (e *entries) add(c nl.Connection) {
 	}
 }
 
-// bounded returns the connections that have an entry, which is replaced, and the first others of
-// each pod that has fewer than limit entries. It counts the latter in ofPod.
-func (e *entries) bounded(connections []nl.Opened, limit int) (within []nl.Opened) {
+// bounded returns the connections that have an entry, which is replaced. Of the others it returns
+// the first of each pod that opened fewer than limit, and the first room of clients outside. It
+// counts the former in ofPod.
+func (e *entries) bounded(connections []nl.Opened, limit, room int) (within []nl.Opened) {
 	for _, o := range connections {
-		pod := e.podOf(o.Client.Addr(), o.Server.Addr())
-		if !e.tracked[o] {
-			if e.ofPod[pod] >= limit {
-				continue
-			}
+		pod := e.linkOf(o.Client.Addr())
+		switch {
+		case e.tracked[o]:
+		case pod != 0 && e.ofPod[pod] < limit:
 			e.ofPod[pod]++
+		case pod == 0 && room > 0:
+			room--
+		default:
+			continue
 		}
 		within = append(within, o)
 	}
@@ -155,8 +149,9 @@ func (e *entries) bounded(connections []nl.Opened, limit int) (within []nl.Opene
 }
 
 // HandedOver returns how many connections and UDP flows of pods that left the fast path conntrack
-// got, and how many it did not get because their pod would have had more than
-// Options.PodConnections. The latter end.
+// got, and how many it did not get: because their pod would have opened more than
+// Options.PodConnections, or clients outside would have filled more than half of conntrack. The
+// latter end.
 func (s *Links) HandedOver() (tracked, refused uint64) {
 	return s.conntrack.tracked.Load(), s.conntrack.refused.Load()
 }

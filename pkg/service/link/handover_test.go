@@ -55,9 +55,7 @@ func TestDatagramsGoOnWhenAPolicySelectsTheirPod(t *testing.T) {
 	nettest.NeedBPF(t)
 	for name, allowed := range map[string]bool{"allowed": true, "denied": false} {
 		t.Run(name, func(t *testing.T) {
-			r := newRouted(t, true, false)
-			r.records = recorded()
-			r.reload(t, true)
+			r := newRecorded(t, true, true)
 			r.Confine()
 
 			for i, to := range outsideAt {
@@ -119,15 +117,13 @@ func TestDeniedConnectionIsNotTrackedBecauseOfALimit(t *testing.T) {
 // open. Conntrack does not get more of them than the pod may have.
 func TestPodHandsOverNoMoreThanItsLimit(t *testing.T) {
 	nettest.NeedBPF(t)
-	r := newRouted(t, true, false)
-	r.records = recorded()
-	r.reload(t, true)
+	r := newRecorded(t, true, true)
 	r.Confine()
 	r.allow(t, "vpod1", "vpod2")
 	pod, index := netip.MustParseAddr("198.18.1.5"), r.index(t, "vpod1")
 	count := func() (all, opened int) {
 		r.eachTracked(t, func(c nl.Connection) {
-			if r.podOf(c.Client, c.Server) == index {
+			if r.ports.linkOf(c.Client) == index {
 				all++
 			}
 			if c.Proto == unix.IPPROTO_TCP && c.Client == pod {
@@ -163,9 +159,7 @@ func TestPodHandsOverNoMoreThanItsLimit(t *testing.T) {
 // Move refuses none of them.
 func TestRepeatedMoveKeepsTheConnectionsOfTheFirst(t *testing.T) {
 	nettest.NeedBPF(t)
-	r := newRouted(t, true, false)
-	r.records = recorded()
-	r.reload(t, true)
+	r := newRecorded(t, true, true)
 	r.Confine()
 	r.allow(t, "vpod1", "vpod2")
 	const opened = 5
@@ -176,7 +170,7 @@ func TestRepeatedMoveKeepsTheConnectionsOfTheFirst(t *testing.T) {
 	r.conntrack.limit = opened
 	index := r.index(t, "vpod1")
 	r.eachTracked(t, func(c nl.Connection) {
-		if r.podOf(c.Client, c.Server) == index {
+		if r.ports.linkOf(c.Client) == index {
 			r.conntrack.limit++
 		}
 	})
@@ -205,9 +199,7 @@ func TestRepeatedMoveKeepsTheConnectionsOfTheFirst(t *testing.T) {
 // client has answered the SYN-ACK.
 func TestHalfOpenConnectionsOfClientsOutsideAreNotTracked(t *testing.T) {
 	nettest.NeedBPF(t)
-	r := newRouted(t, true, false)
-	r.records = recorded()
-	r.reload(t, true)
+	r := newRecorded(t, true, true)
 	r.Confine()
 	r.allow(t, "vpod1", "vpod2")
 	hold(t, r.client, outsideAt[0], "80")
@@ -232,16 +224,31 @@ func TestHalfOpenConnectionsOfClientsOutsideAreNotTracked(t *testing.T) {
 	}
 }
 
+// A pod that serves many clients outside hands over their connections. The limit is for those that
+// it opens itself.
+func TestPodHandsOverTheConnectionsThatItServes(t *testing.T) {
+	nettest.NeedBPF(t)
+	r := newRecorded(t, true, true)
+	r.Confine()
+	r.allow(t, "vpod1", "vpod2")
+	r.conntrack.limit = 1
+	var open []net.Conn
+	for range 5 {
+		open = append(open, hold(t, r.client, outsideAt[0], "80"))
+	}
+
+	r.allow(t, "vpod1")
+	if tracked, refused := r.HandedOver(); tracked < uint64(len(open)) || refused > 0 {
+		t.Errorf("%d connections were handed over and %d refused, want all %d", tracked, refused,
+			len(open))
+	}
+}
+
 func TestEachPodHandsOverItsShare(t *testing.T) {
 	at := func(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 	a, b, out := at("198.18.1.1:1"), at("198.18.1.2:1"), at("192.0.2.1:1")
-	podOf := func(client, server netip.Addr) uint32 {
-		links := map[netip.Addr]uint32{a.Addr(): 1, b.Addr(): 2}
-		if links[client] > 0 {
-			return links[client]
-		}
-		return links[server]
-	}
+	links := map[netip.Addr]uint32{a.Addr(): 1, b.Addr(): 2}
+	linkOf := func(a netip.Addr) uint32 { return links[a] }
 
 	entry := func(proto uint8, client, server netip.AddrPort) nl.Connection {
 		return nl.Connection{Proto: proto, Client: client.Addr(), ClientPort: client.Port(),
@@ -263,10 +270,11 @@ func TestEachPodHandsOverItsShare(t *testing.T) {
 		"below the limit":             {one, nil, 1},
 		"at the limit":                {one, ofA, 0},
 		"a server at the limit":       {one, ofB, 1},
-		"from outside, at the limit":  {outside, ofB, 0},
+		"from outside, a busy server": {outside, slices.Repeat(ofB, 4), 1},
+		"too many from outside":       {slices.Repeat(outside, 5), nil, 2},
 		"the first of too many":       {slices.Repeat(one, 5), nil, 2},
 		"another pod beside too many": {slices.Concat(one, outside), slices.Repeat(ofA, 4), 1},
-		"a datagram, at the limit":    {[]nl.Opened{{Client: out, Server: b, UDP: true}}, ofB, 0},
+		"a datagram from outside":     {[]nl.Opened{{Client: out, Server: b, UDP: true}}, ofB, 1},
 		"one that has an entry":       {one, append(slices.Clone(ofA), entry(tcp, a, b)), 1},
 		"one that has an entry from the wrong end": {one,
 			append(slices.Clone(ofA), entry(tcp, b, a)), 1},
@@ -277,14 +285,14 @@ func TestEachPodHandsOverItsShare(t *testing.T) {
 		"of a pod without a record":              {unrecorded, twice("192.0.2.1:9", "192.0.2.2:9"), 1},
 		"the first of too many without a record": {slices.Repeat(unrecorded, 5), nil, 2},
 	} {
-		has := newEntries(c.all, podOf)
+		has := newEntries(c.all, linkOf)
 		for range 2 { // a reading of conntrack that is repeated
 			has.clear()
 			for _, e := range c.has {
 				has.add(e)
 			}
 		}
-		if got := has.bounded(c.all, 2); len(got) != c.want {
+		if got := has.bounded(c.all, 2, 2); len(got) != c.want {
 			t.Errorf("%s: %d connections, want %d", name, len(got), c.want)
 		}
 	}

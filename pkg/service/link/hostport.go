@@ -50,6 +50,10 @@ type (
 		Proto       uint8
 		_           uint8
 	}
+	rangeKey struct { // struct range_key of bpf/lib/guard/ranges.h
+		Bits uint32
+		Addr [16]byte
+	}
 )
 
 // hostPorts are the host ports of the pods on this node.
@@ -194,8 +198,20 @@ func (s *Links) forgetPorts(there map[uint32]bool) error {
 	return s.deletePorts(func(k portKey) bool { return !there[uint32(s.ports.owner[k])] })
 }
 
-// addDNAT adds the connections between pods of the node whose destination netfilter has translated.
-// Programs see the later ones. The caller holds the lock.
+// mayBypass reports whether replies to the client of a connection may take the fast path: it is a
+// pod of this node or, for UDP, has an address of the cluster.
+func (s *Links) mayBypass(t nl.Tracked) bool {
+	if s.ports.links[t.Client] > 0 {
+		return true
+	}
+	var in uint8
+	key := rangeKey{Bits: 128, Addr: t.Client.As16()}
+	return t.Proto == unix.IPPROTO_UDP && s.table.Map(abi.PinRanges).Lookup(key, &in) == nil
+}
+
+// addDNAT adds the connections to pods of the node whose destination netfilter has translated: those
+// of pods of the node, and the UDP flows of other nodes' pods. Programs see the later ones. The
+// caller holds the lock.
 func (s *Links) addDNAT() error {
 	c, err := nfnl.Open()
 	if err != nil {
@@ -205,7 +221,7 @@ func (s *Links) addDNAT() error {
 	found := map[dnatKey]bool{}
 	err = nl.EachTracked(c, func() { clear(found) }, func(t nl.Tracked) {
 		server := netip.AddrPortFrom(t.Server, t.Port)
-		if links := s.ports.links; links[t.Client] > 0 && links[t.Server] > 0 && t.Original != server {
+		if s.ports.links[t.Server] > 0 && t.Original != server && s.mayBypass(t) {
 			found[dnatKey{Client: t.Client.As16(), Pod: t.Server.As16(), Port: portBytes(server),
 				Proto: t.Proto}] = true
 		}

@@ -84,12 +84,19 @@ func recorded() records {
 // nodeAt are the node's addresses.
 var nodeAt = []string{"198.19.0.1", "fd42:9::1"}
 
+// newRecorded is a routed host with the plugin's records of pods.
+func newRecorded(t *testing.T, withTCX, hostRouting bool) *routed {
+	t.Helper()
+	r := newUnattached(t)
+	r.records = recorded()
+	r.start(t, withTCX, hostRouting)
+	return r
+}
+
 // newPublished is a routed host whose pod other has host ports.
 func newPublished(t *testing.T, withTCX, hostRouting bool) *routed {
 	t.Helper()
-	r := newRouted(t, withTCX, false)
-	r.records = recorded()
-	r.reload(t, hostRouting)
+	r := newRecorded(t, withTCX, hostRouting)
 	r.nft(t, dnat+seeFromPod)
 	return r
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
 // routesOf returns what host routing may do at a link of the host.
@@ -123,6 +124,37 @@ func TestOthersAtPodsLinksSeeTheirPackets(t *testing.T) {
 	})
 }
 
+// TestOthersBehindOursAtUplinksSeeTheirPackets adds a program, or a filter, to the link of a client
+// whose connection has the fast path. The connection goes on.
+func TestOthersBehindOursAtUplinksSeeTheirPackets(t *testing.T) {
+	nettest.NeedBPF(t)
+	r := newRouted(t, true, true)
+	nettest.Sysctl(t, r.host, "netfilter/nf_conntrack_tcp_be_liberal", "1")
+	for i, add := range []func() (remove func()){
+		func() func() { return attachNext(t, r.index(t, "u0"), r.host, ingress) },
+		func() func() {
+			r.tc(t, "qdisc replace dev u0 clsact")
+			r.tc(t, "filter add dev u0 ingress pref 99 protocol all u32 match u32 0 0")
+			return func() { r.tc(t, "filter del dev u0 ingress pref 99") }
+		},
+	} {
+		r.expectRoutes(t, "alone", map[string]uint8{"u0": routeExit})
+		c := hold(t, r.client, outsideAt[i], "80")
+		r.nft(t, seeAll)
+		errtest.Must(t, errtest.Of(servicetest.Converse(c)))
+		r.expectSeen(t, "alone", false)
+
+		remove := add()
+		r.linked.attach(t)
+		r.expectRoutes(t, "with another", map[string]uint8{"u0": 0})
+		r.nft(t, seeAll)
+		errtest.Must(t, errtest.Of(servicetest.Converse(c)))
+		r.expectSeen(t, "with another", true)
+		remove()
+		r.linked.attach(t)
+	}
+}
+
 func TestNothingLeavesByLinksWithoutTheGuard(t *testing.T) {
 	nettest.NeedBPF(t)
 	r := newRouted(t, true, true)
@@ -202,5 +234,29 @@ func TestNewPodsHaveTheFastPathOnceTheyAreFinished(t *testing.T) {
 		var how uint8
 		return errors.Is(r.Map(mapRoutes).Lookup(gone, &how), ebpf.ErrKeyNotExist)
 	})
+	stop()
+}
+
+// TestLateLimitsEndTheFastPath sets a limit, and attaches a program of others, long after the pods
+// got the fast path.
+func TestLateLimitsEndTheFastPath(t *testing.T) {
+	nettest.NeedBPF(t)
+	r := newRouted(t, true, true)
+	r.recheck = 10 * time.Millisecond
+	stop := r.watch(t, "u0", time.Millisecond)
+	becomes := func(link string, want uint8) {
+		t.Helper()
+		nettest.Until(t, 10*time.Second, fmt.Sprintf("%s has %04b", link, want),
+			func() bool { return r.routesOf(t, link) == want })
+	}
+	becomes("vpod1", wholePod)
+	becomes("vpod2", wholePod)
+
+	r.host.Exec(t, nettest.NeedProgram(t, "tc"),
+		strings.Fields("qdisc add dev vpod2 root tbf rate 1gbit burst 64kb limit 1mb")...)
+	becomes("vpod2", routePod|routeFrom)
+	detach := attachNext(t, r.index(t, "vpod1"), r.host, ingress)
+	defer detach()
+	becomes("vpod1", 0)
 	stop()
 }

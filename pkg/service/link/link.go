@@ -82,8 +82,10 @@ type Links struct {
 	pods     Pods // nil: no pod has host ports
 	log      *slog.Logger
 	tcx      bool          // whether programs are attached at tcx
-	routing  bool          // Options.HostRouting
+	tunnels  bool          // Options.Tunnels
+	routing  atomic.Bool   // Options.HostRouting, until StopRouting
 	patience time.Duration // podPatience
+	recheck  time.Duration // recheckEvery
 
 	mu sync.Mutex // held while programs at links change; confined has a lock of its own
 	// attached reports whether AttachLinks came to all links. failed are the links, by index, whose
@@ -96,7 +98,7 @@ type Links struct {
 	conntrack tracker
 
 	// leftBy counts how often a pod's link lost the fast path, by reason.
-	leftBy struct{ link, policy atomic.Uint64 }
+	leftBy struct{ link, policy, others atomic.Uint64 }
 
 	callers struct {
 		sync.Mutex
@@ -108,13 +110,16 @@ type Links struct {
 
 // Options are the settings and dependencies of Links.
 type Options struct {
-	// HostRouting lets pods have the fast path: all of them, or those of Move after Confine. Otherwise
-	// pods that have it lose it as soon as programs are attached.
+	// HostRouting lets pods have the fast path: all of them, or those of Move after Confine.
+	// Otherwise pods that have it lose it as soon as programs are attached.
 	HostRouting bool
+	// Tunnels lets datagrams between pods of this node and tunnels take the fast path of the pods.
+	// It must be false if nftables judges what comes out of tunnels.
+	Tunnels bool
 	// Pods has the host ports of pods. Nil means that no pod has one.
 	Pods Pods
 	// PodConnections bounds the connections in conntrack that a pod which leaves the fast path may
-	// have. Further ones end. 0 means no limit, and -1 a tenth of the table.
+	// have opened. Further ones end. 0 means no limit, and -1 a tenth of the table.
 	PodConnections int
 	// Log receives what is attached, and the links whose packets are not translated.
 	Log *slog.Logger
@@ -124,8 +129,9 @@ type Options struct {
 // nothing. For a table without links, only InUse and PodClients may be called. Call CloseConntrack
 // at the end.
 func New(t *bpfmaps.Table, o Options) *Links {
-	s := &Links{table: t, pods: o.Pods, log: o.Log, tcx: t.Features().TCX, routing: o.HostRouting,
-		patience: podPatience}
+	s := &Links{table: t, pods: o.Pods, log: o.Log, tcx: t.Features().TCX, tunnels: o.Tunnels,
+		patience: podPatience, recheck: recheckEvery}
+	s.routing.Store(o.HostRouting)
 	s.ports.known, s.ports.owner = map[int]bool{}, map[portKey]int{}
 	s.ports.links = map[netip.Addr]uint32{}
 	s.callers.rest = podClientsRest

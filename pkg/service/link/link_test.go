@@ -39,6 +39,7 @@ type linked struct {
 	g                 *guard.Guard
 	records           Pods // the plugin's; nil: no pod has host ports
 	hostRouting       bool
+	tunnels           bool // Options.Tunnels
 }
 
 func newLinked(t *testing.T, withTCX bool) *linked {
@@ -133,14 +134,15 @@ func linkLocal(t *testing.T, ns *nettest.NS, name string) string {
 
 // memoryOf returns sizes of the LRU maps. The flow tables together have this many entries.
 func memoryOf(flows uint32) bpfmaps.Memory {
-	return bpfmaps.Memory{Clients: 1024, Replies: 1024, Sends: 1024, TCP: flows / 2,
-		Opening: flows / 4, UDP: flows / 4, Quotas: 1024}
+	return bpfmaps.Memory{Clients: 1024, Outside: 1024, Replies: 1024, Sends: 1024,
+		TCP: flows / 2, Opening: flows / 4, UDP: flows / 4, Quotas: 1024}
 }
 
+// config returns the configuration of a table that has few programs at sockets: these tests attach
+// none, and the verifier takes most of their time.
 func (l *linked) config() bpfmaps.Config {
-	return bpfmaps.Config{Dir: l.dir, Limits: servicetest.Limits, Links: true,
-		Log:    servicetest.Quiet(),
-		Memory: memoryOf(1024)}
+	return bpfmaps.Config{Dir: l.dir, Limits: servicetest.Limits, Links: true, ConnectOnly: true,
+		Log: servicetest.Quiet(), Memory: memoryOf(1024)}
 }
 
 func (l *linked) open(t *testing.T, withTCX bool) {
@@ -157,7 +159,7 @@ func (l *linked) openWith(t *testing.T, c bpfmaps.Config, withTCX bool) {
 		l.Table, err = bpfmaps.Open(c)
 		return err
 	})
-	links := New(l.Table, Options{HostRouting: l.hostRouting, Pods: l.records,
+	links := New(l.Table, Options{HostRouting: l.hostRouting, Tunnels: l.tunnels, Pods: l.records,
 		Log: servicetest.Quiet()})
 	t.Cleanup(func() { links.CloseConntrack() })
 	l.Links = links

@@ -79,13 +79,13 @@ func (s *Links) track(losing, except map[uint32]bool, allows func(nl.Opened) boo
 		}
 	}
 
-	refused, errTrack := s.conntrack.track(allowed, s.podOf)
+	refused, errTrack := s.conntrack.track(allowed, s.ports.linkOf)
 	if err = errors.Join(err, errUDP, errTrack); err != nil {
 		s.log.Warn("connections of pods that leave the fast path may end", "error", err)
 	}
 	if refused > 0 {
 		s.log.Warn("connections of pods that leave the fast path end, because their pods would "+
-			"have more tracked connections than podConnections", "connections", refused)
+			"have opened more tracked connections than podConnections, or conntrack is half full", "connections", refused)
 	}
 	return all
 }

@@ -37,9 +37,7 @@ func hold(t *testing.T, ns *nettest.NS, to, port string) net.Conn {
 		return err
 	})
 	t.Cleanup(func() { c.Close() })
-	if _, err := servicetest.Converse(c); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(servicetest.Converse(c)))
 	return c
 }
 
@@ -101,9 +99,7 @@ func TestConnectionsOfTheFastPathAreRemembered(t *testing.T) {
 // conntrack gets them.
 func TestConnectionsGoOnWhenHostRoutingEnds(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
-		r := newRouted(t, withTCX, false)
-		r.records = recorded()
-		r.reload(t, true)
+		r := newRecorded(t, withTCX, true)
 		r.nft(t, seeAll)
 		var open []flow
 		for i, to := range otherAt {

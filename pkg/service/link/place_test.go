@@ -160,9 +160,7 @@ func loadProgram(t *testing.T, insns ...asm.Instruction) *ebpf.Program {
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "crowd", Type: ebpf.SchedCLS, License: "GPL", Instructions: insns,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { prog.Close() })
 	return prog
 }
@@ -191,9 +189,7 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 		attrs.Name, attrs.Group = name, group
 		errtest.Must(t, h.LinkAdd(&nl.Veth{LinkAttrs: attrs, PeerName: name + "p"}))
 		link, err := h.LinkByName(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return point{link.Attrs().Index, ingress}
 	}
 
@@ -353,8 +349,6 @@ func (l *linked) goOn(t *testing.T, vip, text string) *net.TCPConn {
 		errtest.Must(t, bpfmaps.Delete(l.Table, table, all))
 	}
 
-	if _, err := c.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(c.Write([]byte(text))))
 	return c
 }

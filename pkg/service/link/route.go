@@ -7,7 +7,6 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
@@ -17,12 +16,16 @@ const mapRoutes = "service_routes"
 
 // What host routing may do at a link: ROUTE_* of bpf/lib/service/route.h.
 const (
-	routePod   uint8 = 1 << iota // a pod's link: packets to the pod may be sent by the host's end
-	routePeer                    // such packets may be sent to the pod's end, past the host's end
-	routeFrom                    // a pod's link: packets from the pod may be redirected
-	routeExit                    // replies of pods may leave by this link
-	routeWatch                   // the programs only note which host ports the pod uses
+	routePod    uint8 = 1 << iota // a pod's link: packets to the pod may be sent by the host's end
+	routePeer                     // such packets may be sent to the pod's end, past the host's end
+	routeFrom                     // a pod's link: packets from the pod may be redirected
+	routeExit                     // clients outside may send to pods by this link, and get replies
+	routeWatch                    // the programs only note which host ports pods use
+	routeTunnel                   // a tunnel: datagrams of pods go there, and come from there
 )
+
+// gains are what a link gets only once the programs know which host ports pods use.
+const gains = routeFrom | routeTunnel
 
 // linkRoutes is a link, and what host routing can do there.
 type linkRoutes struct {
@@ -41,8 +44,14 @@ func (s *Links) routeLinks(h *nl.Handle, links []nl.Link, settled bool) {
 	var all []linkRoutes
 	for _, l := range links {
 		r, err := s.look(h, l)
-		if err == nil {
+		switch {
+		case err == nil:
 			all = append(all, r)
+		case goneIsFine(err) != nil && (l.Attrs().Group == abi.PodGroup ||
+			l.Attrs().Group == abi.TunnelGroup):
+			// What cannot be read may keep the link from the fast path.
+			all = append(all, linkRoutes{name: l.Attrs().Name, index: uint32(l.Attrs().Index),
+				isPod: l.Attrs().Group == abi.PodGroup})
 		}
 		s.warnSlow(l.Attrs().Name, err)
 	}
@@ -73,10 +82,11 @@ func (s *Links) look(h *nl.Handle, l nl.Link) (linkRoutes, error) {
 		can: can}, err
 }
 
-// route sets what host routing may do at links. Conntrack gets the connections of pods that lose
-// the fast path. The caller holds confined.mu.
+// route sets what host routing may do at links. Conntrack gets the connections of pods, and of
+// clients outside, that lose the fast path. The caller holds confined.mu.
 func (s *Links) route(links []linkRoutes, settled bool) error {
 	var gain []linkRoutes
+	left := uint64(0)
 	losing := map[uint32]bool{}
 	var set []linkRoutes
 	for _, l := range links {
@@ -92,12 +102,15 @@ func (s *Links) route(links []linkRoutes, settled bool) error {
 			}
 		}
 		switch {
-		case l.want&routeFrom != 0 && have&routeFrom == 0:
+		case l.want&gains != 0 && have&gains == 0:
 			gain = append(gain, l)
 			continue
 		case have&routeFrom != 0 && l.want == 0 &&
 			(!s.confined.on || s.confined.allowed == nil || s.confined.allowed[l.name]):
 			losing[l.index] = true // no policy judges it
+			left++
+		case have&routeExit != 0 && l.want == 0:
+			losing[l.index] = true
 		}
 		if l.want != have {
 			set = append(set, l)
@@ -116,20 +129,22 @@ func (s *Links) route(links []linkRoutes, settled bool) error {
 			s.confined.note(l.name, l.index, l.want)
 		}
 	}
-	if s.routing {
-		s.leftBy.link.Add(uint64(len(losing)))
+	if s.routing.Load() {
+		s.leftBy.link.Add(left)
+	} else {
+		s.leftBy.others.Add(left)
 	}
 	s.forgetOpened(s.track(losing, s.confined.losing, always, tracked))
 	return s.give(gain)
 }
 
-// give adds the fast path to pods. Their programs first watch which host ports the pods use. Then it
-// looks for connections that they did not see.
-func (s *Links) give(pods []linkRoutes) error {
-	if len(pods) == 0 {
+// give adds the fast path to pods and tunnels. Their programs first watch which host ports are used
+// there. Then it looks for connections that they did not see.
+func (s *Links) give(links []linkRoutes) error {
+	if len(links) == 0 {
 		return nil
 	}
-	for _, l := range pods {
+	for _, l := range links {
 		if err := s.setRoutes(l.index, routeWatch); err != nil {
 			return err
 		}
@@ -137,12 +152,40 @@ func (s *Links) give(pods []linkRoutes) error {
 	if err := s.addUses(); err != nil {
 		return err
 	}
-	for _, l := range pods {
+	for _, l := range links {
 		if err := s.setRoutes(l.index, l.want); err != nil {
 			return err
 		}
-		s.confined.note(l.name, l.index, l.want)
-		delete(s.confined.losing, l.index)
+		if l.isPod {
+			s.confined.note(l.name, l.index, l.want)
+			delete(s.confined.losing, l.index)
+		}
+	}
+	return nil
+}
+
+// StopTunnels takes the fast path from tunnels if Options.Tunnels is false, although an earlier
+// process gave it to them. Programs of that process, which may be attached for long, obey.
+func (s *Links) StopTunnels() error {
+	if s.tunnels {
+		return nil
+	}
+	s.confined.mu.Lock()
+	defer s.confined.mu.Unlock()
+	var given []uint32
+	err := bpfmaps.Each(s.table, mapRoutes, func(index uint32, how uint8) bool {
+		if how&routeTunnel != 0 {
+			given = append(given, index)
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for _, index := range given {
+		if err := s.setRoutes(index, 0); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -179,6 +222,10 @@ func (s *Links) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, e
 		if err != nil || !guarded {
 			return 0, err
 		}
+		behind, err := hasBehind(h, hk, point{l.Attrs().Index, ingress})
+		if err != nil || behind {
+			return 0, err
+		}
 		return routeExit, nil
 	case progPodIn:
 		gets, sends, err := limits(h, l)
@@ -200,84 +247,18 @@ func (s *Links) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, e
 			how |= routeFrom
 		}
 		return how, nil
+	case progTunnelIn:
+		if !s.tunnels || !s.routing.Load() {
+			return 0, nil
+		}
+		others, err := hasOthers(h, hk, point{l.Attrs().Index, ingress})
+		if err != nil || others {
+			return 0, err
+		}
+		return routeTunnel, nil
 	}
 
 	return 0, nil
-}
-
-// limits reports whether a qdisc at the host's end of a pod's link must see the packets to the pod
-// (gets) or from the pod (sends). The kernel's default qdisc of a veth and the qdisc clsact of
-// programs do not count.
-func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
-	qdiscs, err := h.QdiscList(l)
-	if err != nil {
-		if errors.Is(tchook.LinkError(err), tchook.ErrLinkGone) {
-			return true, true, nil
-		}
-		return true, true, fmt.Errorf("list qdiscs of %s: %w", l.Attrs().Name, err)
-	}
-	for _, q := range qdiscs {
-		switch q.Type() {
-		case "noqueue", "clsact":
-		case "ingress":
-			sends = true
-		default:
-			gets = true
-		}
-	}
-	return gets, sends, nil
-}
-
-// hasOthers reports whether other software attached BPF programs or filters at p, at tcx or at
-// clsact.
-func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
-	filters, err := tchook.Filters(h, p.index, p.dir)
-	if err != nil {
-		return true, goneIsFine(err)
-	}
-	all := len(filters)
-	if _, ok := hk.(tcx); ok {
-		programs, err := hk.list(h, p)
-		if err != nil {
-			return true, goneIsFine(err)
-		}
-		all += len(programs)
-	}
-	ours, err := findOurs(h, hk, p)
-	defer closeAll(ours)
-	return err != nil || all > len(ours), goneIsFine(err)
-}
-
-// goneIsFine returns nil if err means that the link is gone, because such a link carries no
-// packets. Otherwise it returns err.
-func goneIsFine(err error) error {
-	if errors.Is(err, tchook.ErrLinkGone) {
-		return nil
-	}
-	return err
-}
-
-// isGuarded reports whether the guard judges packets that leave by the link.
-func isGuarded(h *nl.Handle, hk hooks, l nl.Link) (bool, error) {
-	ids, err := hk.list(h, point{l.Attrs().Index, egress})
-	if err != nil {
-		if errors.Is(err, tchook.ErrLinkGone) {
-			return false, nil
-		}
-		return false, fmt.Errorf("list programs of %s: %w", l.Attrs().Name, err)
-	}
-	for _, id := range ids {
-		prog, err := ebpf.NewProgramFromID(id)
-		if err != nil {
-			continue // the program is gone
-		}
-		info, err := prog.Info()
-		prog.Close()
-		if err == nil && info.Name == abi.PinGuardEgress {
-			return true, nil
-		}
-	}
-	return false, nil
 }
 
 // forgetRoutes deletes the entries of links that no longer exist.
@@ -310,7 +291,7 @@ func (s *Links) forgetRoutes(links []nl.Link) error {
 }
 
 // Left returns how often a pod lost the fast path: because its link got a limit or a program of
-// others, and because a policy selected the pod.
-func (s *Links) Left() (link, policy uint64) {
-	return s.leftBy.link.Load(), s.leftBy.policy.Load()
+// others, because a policy selected the pod, and because no pod may have it any more.
+func (s *Links) Left() (link, policy, others uint64) {
+	return s.leftBy.link.Load(), s.leftBy.policy.Load(), s.leftBy.others.Load()
 }

@@ -43,6 +43,14 @@ var (
 // newRouted attaches the programs, with host routing if hostRouting is set.
 func newRouted(t *testing.T, withTCX, hostRouting bool) *routed {
 	t.Helper()
+	r := newUnattached(t)
+	r.start(t, withTCX, hostRouting)
+	return r
+}
+
+// newUnattached is like newRouted, without a table of services; see start.
+func newUnattached(t *testing.T) *routed {
+	t.Helper()
 	r := &routed{newGuarded(t), nettest.NewNS(t)}
 	nettest.Sysctl(t, r.other, "ipv6/conf/default/accept_dad", "0")
 	nettest.Veth(t, nettest.End{NS: r.other, Name: "p0",
@@ -63,14 +71,16 @@ func newRouted(t *testing.T, withTCX, hostRouting bool) *routed {
 	tellSource(t, r.pod)
 	tellSource(t, r.other)
 	r.meet(t)
+	return r
+}
 
+// start opens a table of services, attaches its programs, and puts other behind the services.
+func (r *routed) start(t *testing.T, withTCX, hostRouting bool) {
+	t.Helper()
 	r.hostRouting = hostRouting
-	r.openWith(t, r.config(), withTCX)
-	t.Cleanup(func() { r.Table.Close() })
-	r.setSelf(t)
+	r.open(t, withTCX)
 	r.attachRouted(t, hostRouting)
 	r.put(t, otherAt...)
-	return r
 }
 
 // meet makes the host learn its neighbours, because it cannot resolve them while no packet passes
@@ -113,13 +123,9 @@ func (r *routed) attachRouted(t *testing.T, hostRouting bool) {
 func (r *routed) put(t *testing.T, backends ...string) {
 	t.Helper()
 	p, err := service.New("node-1", servicetest.Limits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	s, err := r.State()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	p.Adopt(s)
 	svc := servicetest.Named("web", clusterAt...)
 	endpoints := servicetest.SliceOf("web", backends...)
@@ -370,9 +376,7 @@ func (r *routed) forgetNeighbor(t *testing.T, link, addr string) {
 	t.Helper()
 	h := r.host.Handle()
 	err := h.NeighDel(&nl.Neigh{LinkIndex: int(r.index(t, link)), IP: net.ParseIP(addr)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }
 
 func TestWhatHasNoPlainWayMeetsNetfilter(t *testing.T) {

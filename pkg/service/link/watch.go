@@ -20,6 +20,10 @@ import (
 // of clsact. If clsact is already there, the ADD of the pod fails.
 const podPatience = 3 * time.Second
 
+// recheckEvery is the interval at which the links of the fast path are checked for limits and
+// programs of others that appeared. The kernel reports neither as a change of the link.
+const recheckEvery = time.Minute
+
 // WatchLinks attaches the programs to links as they appear or change, first to those that exist,
 // until ctx is done. Then it returns nil. Without tcx, a pod's new link gets the programs some
 // seconds after it appeared, unless another program has taken their place by then. A link whose
@@ -55,6 +59,8 @@ func (s *Links) WatchLinks(ctx context.Context) error {
 		}
 	})
 
+	waiting.Go(func() { s.recheckLinks(ctx, late) })
+
 	err = nl.WatchLinks(ctx, func(h *nl.Handle, l nl.Link) {
 		s.linkChanged(h, l, late)
 	}, func(err error) {
@@ -77,13 +83,34 @@ func (s *Links) addFailed(late *lateLinks) {
 	}
 }
 
+// recheckLinks adds the links of the fast path to late, every recheckEvery until ctx ends.
+func (s *Links) recheckLinks(ctx context.Context, late *lateLinks) {
+	tick := time.NewTicker(s.recheck)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+
+		err := bpfmaps.Each(s.table, mapRoutes, func(index uint32, _ uint8) bool {
+			late.add(int(index))
+			return true
+		})
+		if err != nil {
+			s.log.Warn("links are not checked for limits and programs of others", "error", err)
+		}
+	}
+}
+
 // linkChanged serves a link that appeared or changed, or makes serveLate serve it.
 func (s *Links) linkChanged(h *nl.Handle, l nl.Link, late *lateLinks) {
 	if s.waits(h, l) && late.add(l.Attrs().Index) {
 		return
 	}
 	served := s.serveLink(h, l, false)
-	if s.routing || !served { // it has the fast path only after the plugins have finished it
+	if s.routing.Load() || !served { // it has the fast path only after the plugins have finished it
 		late.add(l.Attrs().Index)
 	}
 }

@@ -44,9 +44,8 @@ func wholeTree(path string) error {
 		return fmt.Errorf("read the cgroup tree: %w", err)
 	}
 	if part {
-		return fmt.Errorf("%s is %w: add manifests/components/services (with serviceProxy: none, "+
-			"manifests/components/api-path), or set services.cgroup to the root of the tree",
-			path, errPartOfTree)
+		return fmt.Errorf("%s is %w: add the component services (with serviceProxy: none, "+
+			"api-path), or set services.cgroup to the root of the tree", path, errPartOfTree)
 	}
 	return nil
 }
@@ -97,8 +96,8 @@ const levelsSearched = 4
 // PodLevel returns a level of the tree of cgroups at path at which each pod has as many cgroups as
 // the runtime gave it, and can make no more. The kubelet's cgroup (kubepods) has a cgroup for each
 // QoS class but Guaranteed, below them one for each pod, and below that one for each container. So
-// the level has the cgroups of pods, and of containers of Guaranteed pods. PodLevel returns 0 if path
-// is not the root of a tree, or the kubelet has no cgroup there.
+// the level has the cgroups of pods, and of containers of Guaranteed pods. PodLevel returns 0 if
+// path is not the root of a tree, or the kubelet has no cgroup there.
 func PodLevel(path string) (level uint32) {
 	if part, err := PartOfTree(path); part || err != nil {
 		return 0

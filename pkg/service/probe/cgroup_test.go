@@ -14,8 +14,8 @@ import (
 func TestPartOfTheTreeOfCgroups(t *testing.T) {
 	group := nettest.NewCgroup(t)
 	if err := wholeTree(group); !errors.Is(err, errPartOfTree) ||
-		!strings.Contains(err.Error(), "manifests/components/services") ||
-		!strings.Contains(err.Error(), "manifests/components/api-path") {
+		!strings.Contains(err.Error(), "component services") ||
+		!strings.Contains(err.Error(), "api-path") {
 		t.Errorf("a group of the tree: %v", err)
 	}
 	cfg := config.Config{}

@@ -3,8 +3,11 @@ package probe
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/kfeature"
@@ -22,14 +25,18 @@ type Features struct {
 
 // FeatureError is the error of a kernel or a machine that lacks a required feature.
 type FeatureError struct {
-	// What is missing, Since is the first kernel that has it, and Do is the remedy.
+	// What is missing, Since is the first kernel that has it, and Do is the remedy. Since is empty
+	// if no kernel of this kind has it.
 	What, Since, Do string
 	Err             error
 }
 
 func (e *FeatureError) Error() string {
-	return fmt.Sprintf("%v: %s (Linux %s): %v: %s", bpfobj.ErrNotSupported, e.What, e.Since, e.Err,
-		e.Do)
+	what := e.What
+	if e.Since != "" {
+		what += fmt.Sprintf(" (Linux %s)", e.Since)
+	}
+	return fmt.Sprintf("%v: %s: %v: %s", bpfobj.ErrNotSupported, what, e.Err, e.Do)
 }
 
 // Unwrap returns bpfobj.ErrNotSupported and the kernel's error.
@@ -49,7 +56,8 @@ func Machine() (Features, error) {
 
 // needed are the features without which there is no table of services.
 var needed = []kfeature.Feature{kfeature.Getpeername, kfeature.NetnsCookieHelper,
-	kfeature.HashBatches, kfeature.TrieBatches, kfeature.NetnsCookieOption}
+	kfeature.HashBatches, kfeature.TrieBatches, kfeature.NetnsCookieOption,
+	kfeature.SocketStorage}
 
 // Kernel returns the optional features of services that this kernel supports. The error joins a
 // *FeatureError for each missing feature. It leaves nothing behind.
@@ -89,7 +97,31 @@ func Check(cfg config.Config) error {
 		return err
 	}
 	_, err := Machine()
+	if cfg.ServiceProxy == config.ServiceProxyEBPF {
+		err = errors.Join(err, Links())
+	}
 	return err
+}
+
+// Links returns a *FeatureError if this kernel cannot run the programs at links: it preempts them,
+// and two programs of one processor would use the same scratch space.
+func Links() error {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return fmt.Errorf("read the kernel's version: %w", err)
+	}
+	return realTime(unix.ByteSliceToString(name.Version[:]))
+}
+
+// realTime is Links for a kernel with this version, as in uname -v.
+func realTime(version string) error {
+	if !slices.Contains(strings.Fields(version), "PREEMPT_RT") {
+		return nil
+	}
+	return &FeatureError{What: "programs at links that are not preempted",
+		Do: "use a kernel without PREEMPT_RT, or leave services to another proxy " +
+			"(serviceProxy: none)",
+		Err: fmt.Errorf("%w: the kernel is built with PREEMPT_RT", ebpf.ErrNotSupported)}
 }
 
 // Explain adds a remedy to the kernel's error.

@@ -55,6 +55,23 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+func TestRealTimeKernelsAreRefused(t *testing.T) {
+	for version, refused := range map[string]bool{
+		"#1 SMP PREEMPT_RT Debian 6.1.158-1 (2026-01-10)":           true,
+		"#1 SMP PREEMPT_DYNAMIC Debian 6.12.57-1 (2026-01-10)":      false,
+		"#33~22.04.1-Ubuntu SMP PREEMPT_RT Thu Feb 26 10:00:00 UTC": true,
+		"": false,
+	} {
+		err := realTime(version)
+		if errors.Is(err, bpfobj.ErrNotSupported) != refused {
+			t.Errorf("%q: %v", version, err)
+		}
+		if refused && !strings.Contains(err.Error(), "use a kernel without PREEMPT_RT") {
+			t.Errorf("the error names no remedy: %v", err)
+		}
+	}
+}
+
 func TestFeatureErrorSaysWhatToDo(t *testing.T) {
 	err := error(&FeatureError{"programs at getpeername", "5.8", "use a newer kernel",
 		ebpf.ErrNotSupported})

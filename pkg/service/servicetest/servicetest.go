@@ -15,7 +15,7 @@ import (
 )
 
 // Limits are sizes of a table that cost nothing.
-var Limits = service.Limits{Frontends: 256, BackendSlots: 4096, Members: 1024, SourceRanges: 256}
+var Limits = service.Limits{Frontends: 256, BackendSlots: 4096, SourceRanges: 256}
 
 // Patience is how long a client waits for a connection or an answer.
 const Patience = 10 * time.Second

@@ -1,6 +1,7 @@
 package wgdevice
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,12 +68,8 @@ func NewHost(o HostConfig) (*Host, error) {
 		return nil, fmt.Errorf("tunnel mode %q: want %s, %s or %s", o.Mode, ModeAuto, ModeKernel,
 			ModeUserspace)
 	}
-	if o.WorkerDir == "" {
-		o.WorkerDir = abi.WorkerDir
-	}
-	if o.WorkerWait == 0 {
-		o.WorkerWait = 5 * time.Second
-	}
+	o.WorkerDir = cmp.Or(o.WorkerDir, abi.WorkerDir)
+	o.WorkerWait = cmp.Or(o.WorkerWait, 5*time.Second)
 	return &Host{o}, nil
 }
 

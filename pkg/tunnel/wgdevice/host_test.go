@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/logtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
@@ -100,9 +101,7 @@ func newNodeOf(t *testing.T, n int, f family, mode wgdevice.Mode) *testNode {
 	}
 	node.host, err = wgdevice.NewHost(wgdevice.HostConfig{Mode: mode, WorkerWait: time.Second,
 		Log: slog.New(slog.NewTextHandler(node.log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	node.m = tunnel.NewManager(node.host, nil)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -175,9 +174,7 @@ func (n *testNode) sync(spec tunnel.Spec) (tunnel.Changes, error) {
 func (n *testNode) mustSync(spec tunnel.Spec) tunnel.Changes {
 	n.t.Helper()
 	c, err := n.sync(spec)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	errtest.Must(n.t, err)
 	return c
 }
 

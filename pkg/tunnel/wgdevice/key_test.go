@@ -5,6 +5,7 @@ import (
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -15,9 +16,7 @@ func TestDeviceWithoutPrivateKeyHasNoPublicKey(t *testing.T) {
 	}
 
 	private, err := wgtypes.GeneratePrivateKey()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	set := &wgtypes.Device{PrivateKey: private, PublicKey: private.PublicKey()}
 	if got := publicKey(set); got != wgkey.Public(private.PublicKey()) {
 		t.Errorf("with one: %s, want %s", got, private.PublicKey())

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
@@ -28,9 +29,7 @@ func TestThousandPeers(t *testing.T) {
 
 	for i := range 1000 {
 		k, err := wgkey.Generate()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		base := netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)})
 		// Without endpoints no peer is greeted: none could answer.
 		want.Devices[0].Peers = append(want.Devices[0].Peers, tunnel.Peer{

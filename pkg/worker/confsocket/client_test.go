@@ -206,9 +206,7 @@ func TestLargeSetsTakeTurns(t *testing.T) {
 	s, connect := dial(t, &nothing{})
 	large := "set=1\n" + strings.Repeat("allowed_ip=10.0.0.0/8\n", largeSet/20)
 	first, second := connect(), connect()
-	if _, err := io.WriteString(first, large); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errtest.Of(io.WriteString(first, large)))
 	nettest.Until(t, 10*time.Second, "the first is being read", func() bool {
 		if s.clients.large.TryLock() {
 			s.clients.large.Unlock()

@@ -101,9 +101,7 @@ func TestChangedPeerIsAppendedToTheKeptState(t *testing.T) {
 		_, err = f.WriteString("public_key=0102")
 		err = errors.Join(err, f.Close())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	same("after a death in the middle of a line")
 	if err := s.set([]byte(changes[0])); err != nil { // Which finds a file that is not its own.
 		t.Fatal(err)
@@ -142,9 +140,7 @@ func (c *counting) IpcGetOperation(w io.Writer) error {
 func size(t *testing.T, file string) int64 {
 	t.Helper()
 	info, err := os.Stat(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return info.Size()
 }
 

@@ -66,8 +66,9 @@ const (
 	// BasePatience is the time in which a successor must fill its device. Meanwhile the serving
 	// process continues, and only configuration waits. 10,000 peers take 0.1 s.
 	BasePatience = 10 * time.Second
-	// HelloPatience is the time in which a successor must send its messages up to "ready".
-	HelloPatience = 2 * time.Second
+	// HelloPatience is the time in which a successor must send its messages up to "ready". Meanwhile
+	// the serving process continues. On a busy node the preparation takes seconds.
+	HelloPatience = 10 * time.Second
 	// handMessage bounds the size of a message, bytes. handFDs bounds its descriptors (SCM_MAX_FD
 	// is 253).
 	handMessage = 256

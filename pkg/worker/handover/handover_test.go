@@ -16,21 +16,15 @@ import (
 // the successor reports that it is ready.
 func TestDeskOffersQueues(t *testing.T) {
 	queue, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer unix.Close(queue)
 	path := Path(t.TempDir(), "veil0")
 	d, err := OpenDesk(path, []int{queue})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	dial := func(hello string) *net.UnixConn {
 		t.Helper()
 		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		t.Cleanup(func() { c.Close() })
 		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
 		errtest.Must(t, Say(c, hello))
@@ -68,21 +62,15 @@ func TestDeskOffersQueues(t *testing.T) {
 	(<-d.Asked).Close()
 
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer unix.Close(ends[1])
 	file := os.NewFile(uintptr(ends[0]), "socket")
 	pair, err := net.FileConn(file)
 	file.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer pair.Close()
 	live := pair.(*net.UnixConn)
-	if err := d.offer(live); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, d.offer(live))
 	d.Close()
 	if err := d.offer(live); err == nil {
 		t.Error("queues are offered that may be closed")

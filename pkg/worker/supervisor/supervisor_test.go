@@ -44,9 +44,7 @@ func TestSupervisorTakesOverFromOneThatEnds(t *testing.T) {
 	}
 
 	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, <-ended)
 }
 
 func TestSupervisorRefusesToRunBesideOneThatStays(t *testing.T) {
@@ -119,9 +117,7 @@ func (r *started) says(t *testing.T, text string) {
 func (r *started) end(t *testing.T) {
 	t.Helper()
 	r.stop()
-	if err := <-r.ended; err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, <-r.ended)
 }
 
 const (

@@ -68,9 +68,7 @@ func TestChecksumOfZero(t *testing.T) {
 				setOption(t, c, tc.option, tc.value)
 				defer setOption(t, c, tc.option, 0)
 			}
-			if _, err := c.Write(tc.payload); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(c.Write(tc.payload)))
 			for i, got := range readChecksums(t, dev, len(tc.want)) {
 				if want := tc.want[i]; got != want && (want != 1 || got == 0 || got == 0xffff) {
 					t.Errorf("checksum %d is %#04x, want %#04x", i, got, want)

@@ -61,9 +61,7 @@ func TestJudgeReview(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, err := judge([]byte(c.body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if r.Response.Allowed != c.allowed || r.Response.UID != "7" || r.Request != nil {
 				t.Errorf("answer: %+v", r.Response)
 			}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -46,14 +47,7 @@ var isolation = regexp.MustCompile(`Isolation Config: Group A 0x[0-9a-f]+, Group
 
 // judgeMachine returns the kind of machine, one of pkg/bench's platforms, and the evidence for it.
 func judgeMachine(c clues) (name, why string) {
-	has := func(list []string, want string) bool {
-		for _, s := range list {
-			if s == want {
-				return true
-			}
-		}
-		return false
-	}
+	has := slices.Contains[[]string]
 	encrypted := memoryEncryption.FindString(c.Log)
 	switch kind := isolationKind(c.Log); {
 	case has(c.Devices, "tdx_guest"), has(c.Flags, "tdx_guest"), strings.Contains(encrypted, "TDX"):

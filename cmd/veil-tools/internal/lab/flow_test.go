@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // A connection that breaks is reported with the records that it carried before. UDP continues and
@@ -23,12 +24,8 @@ func TestFlowSaysWhatBreaks(t *testing.T) {
 	b := make([]byte, 1000)
 	for range 3 {
 		n, err := theirs.Read(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := theirs.Write(b[:n]); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
+		errtest.Must(t, errtest.Of(theirs.Write(b[:n])))
 	}
 	theirs.Close()
 	<-done
@@ -86,18 +83,14 @@ func TestFlow(t *testing.T) {
 	limit, stop := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer stop()
 	out, err := flow(limit, []string{"--to", addr, "--interval", "1ms", "--report", "1h"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	got := out.([]flowState)
 	if len(got) != 2 || got[0].Answered == 0 || got[1].Answered == 0 || got[0].Broken != "" {
 		t.Errorf("flows: %+v", got)
 	}
 
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, <-ended)
 }
 
 // Runs of records without an answer are reported with the time of their first record. The newest

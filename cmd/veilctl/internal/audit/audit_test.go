@@ -239,8 +239,8 @@ func TestReportListsANodeWithoutVeild(t *testing.T) {
 			t.Errorf("no %q in %v", want, r.Unseen)
 		}
 	}
-	for _, want := range []string{"<td>in the tunnel</td><td>1</td><td>1</td>",
-		`<td class="verdict ">• note</td><td>outside, in clear</td>`} {
+	for _, want := range []string{`>in the tunnel</td><td title="flows">1</td><td title="on nodes">1</td>`,
+		`<td class="verdict ">• note</td><td title="class or node">outside, in clear</td>`} {
 		if !strings.Contains(files[result.PageFile], want) {
 			t.Errorf("no %q on the page", want)
 		}

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit/result"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/check"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact"
@@ -61,7 +62,7 @@ func (c *collector) say(format string, args ...any) {
 // the run. If ctx ends, run returns what it has read so far.
 func (c *collector) run(ctx context.Context) *result.Result {
 	c.say("reading the API server and the status of all nodes")
-	facts := cluster.Gather(ctx, c.cluster, "", nil)
+	facts := check.Gather(ctx, c.cluster, "", nil)
 	ours, oursErr := c.pods(ctx)
 	before, beforeErr := cluster.Look(ctx, c.cluster)
 	status := judgeStatus(cluster.Assess(before), beforeErr)
@@ -91,8 +92,8 @@ func (c *collector) run(ctx context.Context) *result.Result {
 		Server: c.cluster.Server, Veilctl: version.String(), Began: c.began.UTC(),
 		Ended: time.Now().UTC(), For: c.long.String(), Interrupted: ctx.Err() != nil, Never: never,
 		Sections: []*result.Section{status, leaks, walk, flows, drops, judgeCheck(facts),
-			judgeVersions(ours, oursErr), judgeExceptions(newSetting(facts, ours, oursErr,
-				cluster.Assess(before)))},
+			judgeVersions(ours, oursErr, before),
+			judgeExceptions(newSetting(facts, ours, oursErr, cluster.Assess(before)))},
 	}
 }
 

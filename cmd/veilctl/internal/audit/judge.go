@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit/result"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
@@ -225,54 +223,6 @@ func judgeDrops(answers []lineAnswer, before, after cluster.Report) *result.Sect
 			during, all, remark = "", "", "a node sent samples and no counter"
 		}
 		s.Add(v, reason, during, all, fmt.Sprint(lines), remark)
-	}
-	return s
-}
-
-// judgeVersions returns the section about programs and images.
-func judgeVersions(pods []corev1.Pod, err error) *result.Section {
-	s := &result.Section{Name: "versions", Title: "Versions and image digests",
-		Text: "Containers of Kubeveil's pods in kube-system, by the digest that the runtime of " +
-			"the node reports.",
-		Head: []string{"container", "image", "digest", "pods", "remark"}}
-	if err != nil {
-		s.Lacks("all pods", err.Error())
-		return s
-	}
-
-	type key struct{ container, image, digest string }
-	pulled := map[key][]string{}
-	digests := map[string]map[string]bool{}
-	for _, p := range pods {
-		component := cmp.Or(p.Labels["app.kubernetes.io/component"], p.Name)
-		for _, c := range slices.Concat(p.Status.InitContainerStatuses,
-			p.Status.ContainerStatuses) {
-			k := key{component + "/" + c.Name, c.Image, c.ImageID}
-			pulled[k] = append(pulled[k], cmp.Or(p.Spec.NodeName, p.Name))
-			if digests[k.container] == nil {
-				digests[k.container] = map[string]bool{}
-			}
-			digests[k.container][c.ImageID] = true
-		}
-	}
-	for k, nodes := range pulled {
-		row := result.Row{Verdict: result.Good, Cells: []string{k.container, k.image, k.digest,
-			fmt.Sprint(len(nodes)), ""}}
-		switch {
-		case k.digest == "":
-			row.Verdict = result.Unseen
-			row.Why = "the digest is unknown on " + verb.Some(slices.Sorted(slices.Values(nodes)))
-			row.Cells[4] = row.Why
-		case len(digests[k.container]) > 1:
-			row.Verdict = result.Note
-			row.Cells[4] = "digests differ between nodes; this digest is on " +
-				verb.Some(slices.Sorted(slices.Values(nodes)))
-		}
-		s.Rows = append(s.Rows, row)
-	}
-	slices.SortFunc(s.Rows, func(a, b result.Row) int { return slices.Compare(a.Cells, b.Cells) })
-	if len(s.Rows) == 0 {
-		s.Lacks("all pods", "kube-system has no pod of Kubeveil")
 	}
 	return s
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit/result"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/docs"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -83,9 +84,7 @@ func TestTallyIsBounded(t *testing.T) {
 	tl := tally{node: "n", field: "class"}
 	write := func(text string) {
 		t.Helper()
-		if _, err := tl.Write([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errtest.Of(tl.Write([]byte(text))))
 	}
 	write(`{"class":"tunnel"}` + "\n" + `{"cla`)
 	write(`ss":"tunnel"}` + "\nnot JSON\n[]\n{}\n" + `{"class":7}` + "\n\n")

@@ -16,7 +16,7 @@ import (
 // benchStorageFlags are the flags of bench storage.
 type benchStorageFlags struct {
 	measuring
-	options volumes.Options
+	options volumes.RunConfig
 	size    int64
 }
 
@@ -52,7 +52,7 @@ veilctl bench storage --class kubeveil --baseline-class standard --rounds 1 --se
 }
 
 // parse checks the flags and returns the options.
-func (f *benchStorageFlags) parse() (volumes.Options, error) {
+func (f *benchStorageFlags) parse() (volumes.RunConfig, error) {
 	o := f.options
 	switch {
 	case o.Class == "" || o.Baseline == "":

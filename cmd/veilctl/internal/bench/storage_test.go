@@ -12,7 +12,7 @@ import (
 )
 
 func TestBenchStorageFlags(t *testing.T) {
-	good := benchStorageFlags{options: volumes.Options{Class: "a", Baseline: "b",
+	good := benchStorageFlags{options: volumes.RunConfig{Class: "a", Baseline: "b",
 		Platform: bench.VM, Choice: suite.Choice{Rounds: 1}}, measuring: measuring{seconds: 1}, size: 64}
 	if o, err := good.parse(); err != nil || o.Size != 64<<20 || o.Sample.Seconds() != 1 {
 		t.Errorf("%+v, %v", o, err)

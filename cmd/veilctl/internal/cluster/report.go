@@ -151,6 +151,7 @@ func (r *nodeReport) readStatus(n NodeSeen) {
 	r.PeersUp = len(peersIn(*s, telemetry.PeerUp, telemetry.PeerIdle))
 	r.Peers = len(peersIn(*s))
 	r.readPolicy(s.Policy)
+	r.readScrapes(s)
 
 	r.Blocked = s.Guard.Blocked()
 }
@@ -173,6 +174,17 @@ func (r *nodeReport) readPolicy(p *telemetry.Policy) {
 	if p.Pending > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf("policies: %d pods are mute until their policies "+
 			"are known", p.Pending))
+	}
+}
+
+// readScrapes adds notes about what Prometheus and veilctl drops lack.
+func (r *nodeReport) readScrapes(s *telemetry.Status) {
+	if d := s.DropSamples; d != nil && d.Problem != "" {
+		r.Notes = append(r.Notes, "some dropped packets are only counted, not sampled: "+d.Problem)
+	}
+	if n := s.MetricsRefused; n > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("metrics: %d requests of other hosts were refused: "+
+			"run Prometheus in a pod, since other answers would cross the network in clear", n))
 	}
 }
 

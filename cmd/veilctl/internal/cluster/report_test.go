@@ -160,3 +160,17 @@ func TestAssess(t *testing.T) {
 		t.Error("a cluster without nodes is said to be well")
 	}
 }
+
+// Samples and scrapes that are missing are remarks: any host on the network can send a request that
+// is refused.
+func TestMissingSamplesAndScrapesAreNotes(t *testing.T) {
+	n := wellNode(t, "node-1", publishedKey)
+	n.status.DropSamples = &telemetry.DropSamples{Problem: "no module nfnetlink_log"}
+	n.status.MetricsRefused = 7
+	got := Assess([]NodeSeen{n}).Nodes[0]
+	text := strings.Join(got.Notes, "\n")
+	if !got.Well || !strings.Contains(text, "only counted, not sampled: no module nfnetlink_log") ||
+		!strings.Contains(text, "metrics: 7 requests of other hosts were refused: run Prometheus") {
+		t.Errorf("well %t, notes %q", got.Well, got.Notes)
+	}
+}

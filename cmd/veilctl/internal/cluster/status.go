@@ -90,8 +90,8 @@ type NodeSeen struct {
 	kubelet string
 	// linux reports whether the manifests' DaemonSets select the node.
 	linux bool
-	// arch is the node's architecture as Go names it, such as arm64.
-	arch string
+	// Arch is the node's architecture as Go names it, such as arm64. The node reports it.
+	Arch string
 	// claim is the JSON of the spec of its VeilNode; nil if it has no VeilNode.
 	claim []byte
 	// Pod is the name of veild's pod; "" if there is no pod. PodWhy is the reason why the pod does
@@ -110,7 +110,7 @@ func Look(ctx context.Context, cluster *remote.Cluster) ([]NodeSeen, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the nodes of %s: %w", cluster.Server, err)
 	}
-	claims, err := claimsOf(ctx, cluster)
+	claims, err := Claims(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -125,9 +125,9 @@ func Look(ctx context.Context, cluster *remote.Cluster) ([]NodeSeen, error) {
 
 	for i, n := range nodes.Items {
 		seen[i] = NodeSeen{
-			Name: n.Name, created: n.CreationTimestamp.Time, kubelet: kubeletProblem(n),
+			Name: n.Name, created: n.CreationTimestamp.Time, kubelet: NodeProblem(n),
 			linux: n.Labels[corev1.LabelOSStable] == "linux", claim: claims[n.Name],
-			arch: n.Status.NodeInfo.Architecture,
+			Arch: n.Status.NodeInfo.Architecture,
 		}
 		if pod, ok := pods[n.Name]; ok {
 			seen[i].Pod, seen[i].PodWhy = pod.Name, PodProblem(pod)
@@ -138,9 +138,9 @@ func Look(ctx context.Context, cluster *remote.Cluster) ([]NodeSeen, error) {
 	return seen, g.Wait()
 }
 
-// claimsOf returns the specs of the VeilNodes by name, as JSON. It returns an error if the resource
+// Claims returns the specs of the VeilNodes by name, as JSON. It returns an error if the resource
 // is not defined.
-func claimsOf(ctx context.Context, cluster *remote.Cluster) (map[string][]byte, error) {
+func Claims(ctx context.Context, cluster *remote.Cluster) (map[string][]byte, error) {
 	list, err := cluster.Dynamic.Resource(veilNodes).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("Kubeveil is not installed in %s: it has no resource "+
@@ -205,8 +205,8 @@ func kubeletWords(reason, message string) string {
 	return strings.ReplaceAll(remote.Printable(text), "\n", "; ")
 }
 
-// kubeletProblem returns why a Node is not Ready, or "" if it is Ready.
-func kubeletProblem(n corev1.Node) string {
+// NodeProblem returns why a Node is not Ready, or "" if it is Ready.
+func NodeProblem(n corev1.Node) string {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			return fmt.Sprintf("its Node is not Ready: %s", kubeletWords(c.Reason, c.Message))

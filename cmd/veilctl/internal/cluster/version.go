@@ -106,7 +106,7 @@ func compare(own version.Info, seen []NodeSeen, pods []corev1.Pod) versions {
 	r := versions{Info: own, Nodes: make([]nodeVersions, len(seen))}
 	for i, n := range seen {
 		v := &r.Nodes[i]
-		v.Node, v.Architecture, v.Digests = n.Name, plain(n.arch), map[string]string{}
+		v.Node, v.Architecture, v.Digests = n.Name, plain(n.Arch), map[string]string{}
 		byName[n.Name] = v
 		switch {
 		case n.status != nil:
@@ -138,16 +138,20 @@ func compare(own version.Info, seen []NodeSeen, pods []corev1.Pod) versions {
 	return r
 }
 
-// image returns how the image of a container is compared, and its digest. A runtime reports
-// NAME@sha256:… with the digest of the index if it has the image under such a name. Otherwise it
-// reports sha256:… with the digest of the image's configuration, which has the architecture in it.
+// image returns how the image of a container is compared, and its digest.
 func (n nodeVersions) image(container string) (what, digest string) {
-	what = "image of " + container
-	id := n.Digests[container]
+	return ComparedImage("image of "+container, n.Digests[container], n.Architecture)
+}
+
+// ComparedImage returns what the image of a container is compared as, and its digest. Only images
+// of the same what can be compared. id is what the runtime of a node reports. It is NAME@sha256:…
+// with the digest of the index if the runtime has the image under such a name. Otherwise it is
+// sha256:… with the digest of the image's configuration, which has the node's architecture in it.
+func ComparedImage(container, id, arch string) (what, digest string) {
 	if _, digest, found := strings.Cut(id, "@"); found || id == "" {
-		return what, digest
+		return container, digest
 	}
-	return what + " on " + cmp.Or(n.Architecture, "an unknown architecture"), id
+	return container + " on " + cmp.Or(arch, "an unknown architecture"), id
 }
 
 // notCompared returns the containers whose images are compared in more than one way.

@@ -103,7 +103,7 @@ func TestImagesAreComparedWhereTheirDigestsCanBe(t *testing.T) {
 		"not started": {"amd64", "sha256:a", "", false, 1, "nodes differ"},
 	} {
 		one, two := wellNode(t, "node-1", publishedKey), wellNode(t, "node-2", publishedKey)
-		one.arch, two.arch = "amd64", tc.arch
+		one.Arch, two.Arch = "amd64", tc.arch
 
 		r := compare(version.Info{}, []NodeSeen{one, two},
 			[]corev1.Pod{veildPod("node-1", tc.first), veildPod("node-2", tc.second)})

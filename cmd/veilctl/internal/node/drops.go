@@ -32,12 +32,13 @@ func Drops() *cobra.Command {
 		Short: "Show the last dropped packets: why, from where to where, by which policy",
 		Long: `veild keeps the headers of the last 4,096 dropped packets, with a share for each pod.
 They are lost when veild ends. At most 200 packets per second and reason are kept; the last lines
-of the output count the others. veilctl guard counts all dropped packets. Times are in UTC.
+of the output count the others. Packets that veil-wg drops are only counted. veilctl guard counts
+all packets that the guard dropped. Times are in UTC.
 
 -o json prints one object per line: a packet with the field reason, or a remark about the packets
-that are missing, with the field problem, gap or skipped. With --follow, the packets without a
-sample are counted every ten seconds and at the end. With --cluster --follow, a node whose veild is
-replaced is followed again.
+that are missing, with the field problem, gap, tunnels or skipped. With --follow, the packets
+without a sample are counted every ten seconds and at the end. With --cluster --follow, a node whose
+veild is replaced is followed again.
 
 The exit status is 0 if veild answered, 1 if a reason is not known or a node did not answer, 2 if
 the command line is wrong, 3 if veild does not answer, and 4 if no pod has the name of --pod.`,
@@ -118,13 +119,15 @@ func (s *dropStream) next() error {
 	}
 }
 
-// dropRemark is a line about packets that are not shown, for programs. One of the first three
-// fields is set.
+// dropRemark is a line about packets that are not shown, for programs. One of the first four fields
+// is set.
 type dropRemark struct {
 	// Problem is the reason why packets are missing.
 	Problem string `json:"problem,omitempty"`
 	// Gap counts packets that were dropped before Since and have no sample.
 	Gap uint64 `json:"gap,omitempty"`
+	// Tunnels counts by reason the packets that veil-wg dropped since its process began.
+	Tunnels map[string]uint64 `json:"tunnels,omitempty"`
 	// Skipped counts by reason the packets of all pods of the node that were dropped after Since
 	// and have no sample.
 	Skipped map[string]uint64 `json:"skipped,omitempty"`
@@ -150,7 +153,20 @@ func (s *dropStream) remarkBegin(d telemetry.Drops) (err error) {
 		err = s.remark(dropRemark{Gap: d.Before, Since: d.Since}, fmt.Sprintf("veild began at %s; "+
 			"%d packets dropped earlier are only counted.", stamp(d.Since), d.Before))
 	}
+	if err == nil && len(d.Tunnels) > 0 && s.reason == "" {
+		err = s.remark(dropRemark{Tunnels: d.Tunnels}, fmt.Sprintf("veil-wg only counts what it "+
+			"drops. Since it began: %s.", reasonCounts(d.Tunnels)))
+	}
 	return err
+}
+
+// reasonCounts returns counts of packets by reason as words.
+func reasonCounts(counts map[string]uint64) string {
+	var words []string
+	for _, reason := range slices.Sorted(maps.Keys(counts)) {
+		words = append(words, fmt.Sprintf("%d for %s", counts[reason], reason))
+	}
+	return strings.Join(words, ", ")
 }
 
 // remarkSkipped prints how many dropped packets were not sampled, by reason, unless it has printed

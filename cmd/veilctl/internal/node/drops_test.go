@@ -18,12 +18,13 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // dropDaemon is a veild whose page of drops returns the result of d.
 func dropDaemon(t *testing.T, d func(r *http.Request) (telemetry.Drops, error)) string {
 	t.Helper()
-	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
+	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]admin.Page{
 		telemetry.DropsPath: func(r *http.Request) (any, error) { return d(r) }})
 }
 
@@ -31,6 +32,7 @@ func dropped() telemetry.Drops {
 	began := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 	return telemetry.Drops{Before: 12, Last: 9, DropSamples: telemetry.DropSamples{Since: began,
 		Skipped: map[string]uint64{"policy_ingress": 40}},
+		Tunnels: map[string]uint64{"wrong_source": 3, "no_route": 1},
 		Packets: []telemetry.DroppedPacket{
 			{Number: 7, Time: began.Add(time.Second), Reason: "policy_ingress", In: "veil0",
 				Out: "vpod0", SrcPod: "shop/far", DstPod: "shop/web-0",
@@ -85,6 +87,7 @@ func TestDropsVerb(t *testing.T) {
 	for name, c := range map[string]asking{
 		"all": {daemon, nil, []string{
 			"veild began at 11-29 12:00:00.000Z; 12 packets dropped earlier are only", "TIME (UTC) ",
+			"veil-wg only counts what it drops. Since it began: 1 for no_route, 3 for wrong_",
 			"11-29 12:00:01.000Z  policy_ingress  shop/far [fd42:1::9]:4000  shop/web-0 [",
 			"tcp", "veil0  vpod0  node-2  shop/deny and 3 more: no rule of these allows it",
 			"ip_version      -",
@@ -134,14 +137,16 @@ func TestDropsAsLines(t *testing.T) {
 			DstPod          string
 			Gap             int
 			Skipped         map[string]int
+			Tunnels         map[string]int
 		}
 		if err := json.Unmarshal([]byte(line), &fields); err != nil {
 			t.Errorf("%v: %s", err, line)
 		}
 		got = append(got, fmt.Sprint(fields))
 	}
-	want := []string{"{ no module  0 map[]}", "{   12 map[]}", "{policy_ingress  shop/web-0 0 map[]}",
-		"{ip_version   0 map[]}", "{   0 map[policy_ingress:40]}"}
+	want := []string{"{ no module  0 map[] map[]}", "{   12 map[] map[]}",
+		"{   0 map[] map[no_route:1 wrong_source:3]}", "{policy_ingress  shop/web-0 0 map[] map[]}",
+		"{ip_version   0 map[] map[]}", "{   0 map[policy_ingress:40] map[]}"}
 	if !slices.Equal(got, want) {
 		t.Errorf("lines %q, want %q", got, want)
 	}
@@ -154,7 +159,7 @@ func TestDropsAreFollowed(t *testing.T) {
 	var count atomic.Int32
 	daemon := dropDaemon(t, func(r *http.Request) (telemetry.Drops, error) {
 		d := dropped()
-		d.Before = 0
+		d.Before, d.Tunnels = 0, nil
 		calls := count.Add(1)
 		if calls == 1 {
 			d.Packets, d.Last = d.Packets[:1], 7

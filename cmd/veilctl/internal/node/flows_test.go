@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 func flowsOf(alarms int) telemetry.Flows {
@@ -39,7 +40,7 @@ func flowsOf(alarms int) telemetry.Flows {
 // flowDaemon is a veild whose page of flows returns f. It stores the query of the last request.
 func flowDaemon(t *testing.T, f telemetry.Flows, query *atomic.Value) string {
 	t.Helper()
-	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
+	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]admin.Page{
 		telemetry.FlowsPath: func(r *http.Request) (any, error) {
 			query.Store(r.URL.Query().Encode())
 			if r.FormValue("class") == "wrong" {

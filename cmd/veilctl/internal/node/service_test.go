@@ -13,8 +13,10 @@ import (
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // serviceDaemon is a veild with one service. The service has a ready and a terminating backend.
@@ -26,11 +28,9 @@ func serviceDaemon(t *testing.T, change func(*service.Service)) string {
 func serviceDaemonOn(t *testing.T, node string, change func(*service.Service)) string {
 	t.Helper()
 	p, err := service.New(node, service.Limits{
-		Frontends: 1 << 10, BackendSlots: 1 << 12, Members: 1 << 10,
+		Frontends: 1 << 10, BackendSlots: 1 << 12,
 		SourceRanges: 1 << 8})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	name := service.Name{Namespace: "shop", Name: "web"}
 	s := service.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("198.18.128.10")},
@@ -53,7 +53,7 @@ func serviceDaemonOn(t *testing.T, node string, change func(*service.Service)) s
 		{Addr: netip.MustParseAddrPort("198.18.0.9:6443"),
 			Backends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:6443")}}}})
 	p.Plan()
-	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
+	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]admin.Page{
 		telemetry.ServicesPath: func(r *http.Request) (any, error) {
 			var after service.Name
 			if text := r.FormValue("after"); text != "" {

@@ -81,6 +81,11 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 	if d := s.DropSamples; d != nil && d.Problem != "" {
 		rows = append(rows, []string{"Drops", "some are only counted, not sampled: " + d.Problem})
 	}
+	if n := s.MetricsRefused; n > 0 {
+		rows = append(rows, []string{"Metrics", fmt.Sprintf("%d requests of other hosts were "+
+			"refused: run Prometheus in a pod, since other answers would cross the network in "+
+			"clear", n)})
+	}
 
 	for _, d := range s.Devices {
 		rows = append(rows, []string{"Tunnel",
@@ -134,6 +139,13 @@ func siteLine(s telemetry.Site) string {
 	if s.Open() {
 		state = fmt.Sprintf("open, %d nodes are peers", s.Nodes)
 	}
+	if e := s.Exports; s.ExportsOnly() && e != nil {
+		state = fmt.Sprintf("exports only, %d nodes are peers, %d endpoints of this node are open",
+			s.Nodes, e.Open)
+		if !e.Listed {
+			state += " until exports have been read"
+		}
+	}
 	return fmt.Sprintf("%s, %s; pods %s, nodes %s", s.Name, state, joined(s.PodRanges),
 		joined(s.NodeRanges))
 }
@@ -178,6 +190,10 @@ func policiesLine(p *telemetry.Policy) string {
 	if p.FastPath != nil {
 		line += fmt.Sprintf(", %d pods have the fast path", *p.FastPath)
 	}
+	if p.Drafts > 0 {
+		line += fmt.Sprintf("; large changes of %d namespaces wait to be planned, the oldest for %.1f s",
+			p.Drafts, p.OldestDraft)
+	}
 	return line
 }
 
@@ -205,8 +221,11 @@ func servicesLine(s *telemetry.Services) string {
 		}
 	}
 	line += apiServersPart(s.APIServers) + apiFrontendsPart(s.APIFrontends)
-	if s.HostRouting == config.HostRoutingEBPF {
+	switch {
+	case s.HostRouting == config.HostRoutingEBPF:
 		line += "; host routing by eBPF, past netfilter"
+	case s.FastPathOff != "":
+		line += "; host routing by the kernel until the node restarts: " + s.FastPathOff
 	}
 	return line
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -49,10 +50,13 @@ func sample() telemetry.Status {
 				Packets: 5}}},
 		MTU: telemetry.MTU{Underlay: 1500, Pod: 1440,
 			Explanation: []string{"  1500  underlay", "   -60  overhead"}},
-		Sites: []telemetry.Site{{Site: cluster.Site{Name: "b",
+		Sites: []telemetry.Site{{Site: cluster.Site{Name: "b", Reach: cluster.ReachNone,
 			PodRanges:  []netip.Prefix{netip.MustParsePrefix("198.19.128.0/17")},
 			NodeRanges: []netip.Prefix{netip.MustParsePrefix("198.18.1.0/24")}}},
-			{Site: cluster.Site{Name: "c", Reach: cluster.ReachAll}, Nodes: 3}},
+			{Site: cluster.Site{Name: "c", Reach: cluster.ReachAll}, Nodes: 3},
+			{Site: cluster.Site{Name: "d"}, Nodes: 2,
+				Exports: &telemetry.SiteExports{Listed: true, Open: 5}},
+			{Site: cluster.Site{Name: "e"}, Exports: &telemetry.SiteExports{}}},
 		Refused: []cluster.Refusal{
 			{Node: "node-9", Incumbent: "node-2", Reason: "it claims the key of node-2"},
 		},
@@ -65,7 +69,9 @@ func TestCommandsForPeople(t *testing.T) {
 		"status": {"node-1, ready for pods", "1 up, 0 idle, 0 silent, 1 without a key",
 			"node-9: it claims the key", "masqueraded traffic", "packets dropped: 5",
 			"tun_udp off, udp_segment off to node-2",
-			"b, closed; pods 198.19.128.0/17, nodes 198.18.1.0/24", "c, open, 3 nodes are peers"},
+			"b, closed; pods 198.19.128.0/17, nodes 198.18.1.0/24", "c, open, 3 nodes are peers",
+			"d, exports only, 2 nodes are peers, 5 endpoints of this node are open;",
+			"0 endpoints of this node are open until exports have been read"},
 		"peers": {"node-2  up", "198.18.0.12:51820", "1296", "node-3  keyless"},
 		"mtu":   {"  1500  underlay", "1296  on the way to node-2"},
 		"guard": {"dst_in_range", "It was.", "eth0"},
@@ -93,6 +99,9 @@ func TestStatusSaysWhichPoliciesAreInForce(t *testing.T) {
 		"revision aa11 in force; 0 select pods of this node, 0 pods are mute, 5 pods have the fast " +
 			"path": {Listed: true, Told: "aa11", Revision: "aa11", FastPath: &five},
 		"not listed since veild started; the earlier policies stay in force; 0": {},
+		"revision aa11 in force; 0 select pods of this node, 0 pods are mute; large changes of 2 " +
+			"namespaces wait to be planned, the oldest for 1.5 s": {Listed: true, Told: "aa11",
+			Revision: "aa11", Drafts: 2, OldestDraft: 1.5},
 	} {
 		if got := policiesLine(&p); !strings.HasPrefix(got, want) {
 			t.Errorf("%q, want %q", got, want)
@@ -115,6 +124,18 @@ func TestStatusNamesAddressesThatIdentifyNoPod(t *testing.T) {
 		if text := out.String(); !strings.Contains(text, want) ||
 			want == "" && strings.Contains(text, "Identify") {
 			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestStatusNamesRefusedScrapes(t *testing.T) {
+	for refused, want := range map[uint64]bool{0: false, 3: true} {
+		s := sample()
+		s.MetricsRefused = refused
+		var out bytes.Buffer
+		errtest.Must(t, showStatus(&out, s))
+		if strings.Contains(out.String(), "3 requests of other hosts were refused") != want {
+			t.Errorf("%d refused:\n%s", refused, out.String())
 		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 // Command returns the parent of the verbs about NetworkPolicy.
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "policy", Short: "Show NetworkPolicy on nodes, with policy kubernetes",
+		Use: "policy", Short: "Show NetworkPolicy on nodes, and try policies",
 		Example: "  veilctl policy show shop/web",
 	}
 	cmd.AddCommand(policyListCommand(), policyShowCommand(), policyTraceCommand(),

@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // run runs a command line of a veilctl with the verbs about policies alone.
@@ -27,7 +28,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 // policyDaemon answers the pages about policies.
 func policyDaemon(t *testing.T, l keeper.List, pods ...policy.PodView) string {
 	t.Helper()
-	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
+	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]admin.Page{
 		telemetry.PoliciesPath: func(*http.Request) (any, error) { return l, nil },
 		telemetry.PolicyPodPath: func(r *http.Request) (any, error) {
 			for _, v := range pods {
@@ -88,7 +89,7 @@ func TestPolicyVerbs(t *testing.T) {
 	swollen := policyDaemon(t, keeper.List{Node: "node-1", Listed: true, LeftOut: 4,
 		Policies: []policy.PolicyView{good}, AllowedLeftOut: 5, DeniedLeftOut: 6})
 	unlisted := policyDaemon(t, keeper.List{Node: "node-1", Problems: []string{"not listed"}})
-	off := verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
+	off := verbtest.Daemon(t, telemetry.Status{}, true, map[string]admin.Page{
 		telemetry.PoliciesPath: func(*http.Request) (any, error) {
 			return nil, errors.New("policy is none")
 		}})

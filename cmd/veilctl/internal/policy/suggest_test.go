@@ -19,11 +19,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/suggest"
 	"github.com/kubeveil/kubeveil/pkg/policy/trial"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 func seenDaemon(t *testing.T, s suggest.Seen) string {
-	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
-		telemetry.PolicySeenPath: func(r *http.Request) (any, error) {
+	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]admin.Page{
+		telemetry.PolicySeenPage: func(r *http.Request) (any, error) {
 			if r.FormValue("namespace") != "shop" {
 				return nil, errors.New("namespace does not exist: the cluster has shop")
 			}

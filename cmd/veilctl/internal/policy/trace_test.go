@@ -15,12 +15,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // traceDaemon is a veild that answers each trace with answer. It stores the query of the last one.
 func traceDaemon(t *testing.T, answer keeper.Trace, query *string) string {
 	t.Helper()
-	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
+	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]admin.Page{
 		telemetry.PolicyTracePath: func(r *http.Request) (any, error) {
 			*query = r.URL.RawQuery
 			return answer, nil
@@ -132,7 +133,7 @@ func TestPolicyTraceRefusesBadInput(t *testing.T) {
 
 func TestPolicyWait(t *testing.T) {
 	var answers []keeper.Progress
-	socket := verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
+	socket := verbtest.Daemon(t, telemetry.Status{}, true, map[string]admin.Page{
 		telemetry.PolicyProgressPath: func(*http.Request) (any, error) {
 			if len(answers) == 0 {
 				return nil, errors.New("policy is none")
@@ -163,7 +164,7 @@ func TestPolicyWait(t *testing.T) {
 		"a kubeconfig that is missing": {nil, "--cluster --kubeconfig /nonexistent/config",
 			"/nonexistent/config", verb.ExitWrong},
 		"no time":   {nil, "--timeout 0s", "write a time above 0, such as 30s", verb.ExitUsage},
-		"no number": {nil, "--timeout soon", "invalid argument", verb.ExitUsage},
+		"no number": {nil, "--timeout soon", "write a time with its unit", verb.ExitUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			answers = c.answers

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper/known"
 	"github.com/kubeveil/kubeveil/pkg/policy/trial"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -20,10 +22,14 @@ func policyTryCommand() *cobra.Command {
 		Use:   "try",
 		Short: "Show which connections policies would end, before they are written",
 		Long: `It reads NetworkPolicies and ClusterNetworkPolicies from a file and changes nothing.
-It needs policy kubernetes. veild makes a plan as if they were at the API server: it adds new
-policies, replaces policies with the same name, and leaves out the policies of --delete. It
-evaluates each known connection of its pods with the present and the new plan, as when policies
-change.
+veild makes a plan as if they were at the API server: it adds new policies, replaces policies with
+the same name, and leaves out the policies of --delete. It evaluates each known connection of its
+pods with the present and the new plan, as when policies change.
+
+With policy none, veild keeps no pods and no policies. With --hand-over, veilctl reads them from the
+API server with your rights and hands them to veild. The result then shows what would end if the
+policies of the API server, with your changes, came in force. -f and --delete are then optional.
+Nodes with policy kubernetes use what they keep.
 
 ENDS lists connections that are allowed now and would end. PASSES lists connections that are denied
 now and would be allowed. Most of these are samples of dropped packets, see veilctl drops. A row
@@ -40,29 +46,48 @@ answer.`,
 		Example: `veilctl policy try -f new.yaml
 kubectl get networkpolicy -n shop -o yaml | sed s/8080/8081/ | veilctl policy try -f -
 veilctl policy try -f new.yaml --cluster -o json | jq '.nodes[].answer.ends[]'
-veilctl policy try --delete NetworkPolicy/shop/web`,
+veilctl policy try --delete NetworkPolicy/shop/web
+veilctl policy try --hand-over --cluster    # before policy: kubernetes is set`,
 	}
 	fs := cmd.Flags()
 	file := fs.StringP("file", "f", "", "`file` of policies, YAML or JSON; - is standard input")
 	deleted := fs.StringArray("delete", nil, "count this policy as deleted, "+
 		"`KIND/NAMESPACE/NAME`\nor ClusterNetworkPolicy/NAME; repeatable")
 	namespace := fs.StringP("namespace", "n", "", "`namespace` of policies without one")
-	return verb.OnNodeWith(cmd, []string{"file", "delete", "namespace"}, func() ([]byte, error) {
+	hand := fs.Bool(handOver, false, handOverUsage)
+	in := verb.Input{Flags: []string{"file", "delete", "namespace", handOver}}
+	in.Read = func(ctx context.Context, open func() (*remote.Cluster, error)) ([]byte, error) {
+		if *file == "" && len(*deleted) == 0 && !*hand {
+			return nil, fmt.Errorf("write -f FILE, --delete KIND/NAMESPACE/NAME, or both: %w",
+				verb.ErrUsage)
+		}
 		w, err := written(cmd.InOrStdin(), *file, *namespace, *deleted)
+		if err == nil && *hand {
+			w.Handed, err = readHanded(ctx, open)
+		}
+		if err == nil {
+			err = w.Check()
+		}
 		if err != nil {
 			return nil, err
 		}
 		return json.Marshal(w)
-	}, policyTry)
+	}
+	return verb.OnNodeWith(cmd, in, policyTry)
+}
+
+// readHanded returns the objects of the cluster that the flags select.
+func readHanded(ctx context.Context, open func() (*remote.Cluster, error)) (*policy.Handed, error) {
+	k, err := open()
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", handOver, err)
+	}
+	return handed(ctx, k)
 }
 
 // written returns the policies that the flags name. It reads stdin only if file is "-".
 func written(stdin io.Reader, file, namespace string, deleted []string) (w policy.Written,
 	err error) {
-	if file == "" && len(deleted) == 0 {
-		return w, fmt.Errorf("write -f FILE, --delete KIND/NAMESPACE/NAME, or both: %w",
-			verb.ErrUsage)
-	}
 	for _, text := range deleted {
 		r, err := policy.ParseRef(text)
 		if err != nil {
@@ -85,7 +110,7 @@ func written(stdin io.Reader, file, namespace string, deleted []string) (w polic
 			return w, fmt.Errorf("-f %s: %w", file, err)
 		}
 	}
-	return w, w.Check()
+	return w, nil
 }
 
 func policyTry(c verb.Call, socket string) error {

@@ -22,12 +22,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper/known"
 	"github.com/kubeveil/kubeveil/pkg/policy/trial"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // tryDaemon is a veild that answers each try with tried if it can read the policies. It stores the
 // policies in got.
 func tryDaemon(t *testing.T, tried known.Tried, got *policy.Policies) string {
-	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
+	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]admin.Page{
 		telemetry.PolicyTryPage: func(r *http.Request) (any, error) {
 			var w policy.Written
 			if err := json.NewDecoder(r.Body).Decode(&w); err != nil {

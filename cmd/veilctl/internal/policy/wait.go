@@ -33,6 +33,9 @@ lists the policies again and compares them with the plan in force. With --revisi
 compares only this revision, for up to a second. A policy that cannot be read counts as enforced,
 because it denies everything (see veilctl policy list).
 
+With --namespace, it waits only for what judges the pods of this namespace: its NetworkPolicies and
+the ClusterNetworkPolicies. Large changes of other namespaces then do not matter.
+
 Without --kubeconfig, --context or --cluster, it waits for the node that it runs on. For a cluster,
 it runs veilctl in the pods of veild, on 16 nodes at a time. This needs the rights to list nodes and
 pods, and to exec in pods of kube-system, but no open port. A node gets no further request after it
@@ -43,6 +46,7 @@ not answer or has no veild counts as a node that does not enforce the policies.
 The exit status is 0 if the policies are enforced, 1 if they are not within the timeout or a node
 enforces no policies, 2 if the command line is wrong, and 3 if veild does not answer.`,
 		Example: `kubectl apply -f policy.yaml && veilctl policy wait --cluster
+kubectl apply -n shop -f policy.yaml && veilctl policy wait --cluster --namespace shop
 veilctl policy wait --timeout 10s`,
 	}
 	timeout := cmd.Flags().Duration("timeout", time.Minute, "the longest `time` to wait")
@@ -51,6 +55,8 @@ veilctl policy wait --timeout 10s`,
 	all := cmd.Flags().Bool("cluster", false, "wait for all nodes of the cluster")
 	revision := cmd.Flags().String("revision", "", "compare this `revision` before veild lists the "+
 		"policies (one node)")
+	namespace := cmd.Flags().StringP("namespace", "n", "", "wait only for the pods of this "+
+		"`namespace`")
 	socket := verb.SocketFlag(cmd)
 	return verb.Reporting(cmd, func(c verb.Call) error {
 		if *timeout <= 0 {
@@ -58,7 +64,7 @@ veilctl policy wait --timeout 10s`,
 				verb.ErrUsage)
 		}
 		if !*all && !access.Given() {
-			return policyWait(c, *socket, *timeout, *revision)
+			return policyWait(c, *socket, *timeout, *revision, *namespace)
 		}
 		if *revision != "" {
 			return fmt.Errorf("--revision is for one node: leave it out with --cluster, --kubeconfig "+
@@ -68,21 +74,28 @@ veilctl policy wait --timeout 10s`,
 		if err != nil {
 			return err
 		}
-		return policyWaitCluster(c, cluster, *timeout)
+		return policyWaitCluster(c, cluster, *timeout, *namespace)
 	})
 }
 
-func policyWait(c verb.Call, socket string, timeout time.Duration, revision string) error {
+func policyWait(c verb.Call, socket string, timeout time.Duration, revision,
+	namespace string) error {
 	began := time.Now()
 	end := began.Add(timeout)
-	page := telemetry.PolicyProgressPath
+	form := url.Values{}
+	if namespace != "" {
+		form.Set("namespace", namespace)
+	}
+	list := telemetry.PolicyProgressPath + "?" + form.Encode()
+	page := list
 	if revision != "" {
-		page += "?revision=" + url.QueryEscape(revision)
+		form.Set("revision", revision)
+		page = telemetry.PolicyProgressPath + "?" + form.Encode()
 	}
 
 	for pause := waitFirst; ; pause = min(2*pause, waitMost) {
 		if time.Since(began) >= min(compareMost, timeout/2) {
-			page = telemetry.PolicyProgressPath
+			page = list
 		}
 		var p keeper.Progress
 		if err := verb.FetchPage(c.Ctx, socket, page, &p); err != nil {
@@ -90,13 +103,17 @@ func policyWait(c verb.Call, socket string, timeout time.Duration, revision stri
 		}
 		if p.Enforced {
 			return c.Print(p, false, func() error {
-				_, err := fmt.Fprintf(c.Out, "Node %s enforces all %d policies of the API server.\n",
-					p.Node, p.Policies)
+				whose := "the API server"
+				if namespace != "" {
+					whose = "namespace " + namespace + " and of the cluster"
+				}
+				_, err := fmt.Fprintf(c.Out, "Node %s enforces all %d policies of %s.\n", p.Node,
+					p.Policies, whose)
 				return err
 			})
 		}
 		left := time.Until(end)
-		if left <= 0 && page == telemetry.PolicyProgressPath {
+		if left <= 0 && page == list {
 			return fmt.Errorf("the policies of the API server are not enforced after %s: %s", timeout,
 				strings.Join(p.Missing, "; "))
 		}

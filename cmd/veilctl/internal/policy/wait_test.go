@@ -11,6 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // A node that enforces the revision does not list the policies. Another node lists them before it
@@ -18,7 +19,7 @@ import (
 func TestPolicyWaitComparesARevisionBeforeItLists(t *testing.T) {
 	var listed keeper.Progress
 	compared, lists := 0, 0
-	socket := verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
+	socket := verbtest.Daemon(t, telemetry.Status{}, true, map[string]admin.Page{
 		telemetry.PolicyProgressPath: func(r *http.Request) (any, error) {
 			revision := r.FormValue("revision")
 			if revision == "" {
@@ -66,5 +67,31 @@ func TestPolicyWaitComparesARevisionBeforeItLists(t *testing.T) {
 				t.Errorf("it listed %d and compared %d times", lists, compared)
 			}
 		})
+	}
+}
+
+// The namespace reaches veild with the revision, and with the list that follows.
+func TestPolicyWaitNamesItsNamespace(t *testing.T) {
+	socket := verbtest.Daemon(t, telemetry.Status{}, true, map[string]admin.Page{
+		telemetry.PolicyProgressPath: func(r *http.Request) (any, error) {
+			p := keeper.Progress{Node: "node-1", Policies: 2, Missing: []string{"evil is late"}}
+			p.Enforced = r.FormValue("namespace") == "shop" && r.FormValue("revision") == ""
+			return p, nil
+		},
+	})
+	for args, want := range map[string]string{
+		"--namespace shop --revision r1": "enforces all 2 policies of namespace shop",
+		"-n shop":                        "enforces all 2 policies of namespace shop",
+		"--timeout 1ms":                  "evil is late",
+	} {
+		var out bytes.Buffer
+		err := run(t.Context(), strings.Fields("policy wait "+args+" --socket "+socket), &out,
+			io.Discard)
+		if err != nil {
+			out.WriteString(err.Error())
+		}
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %q, want %q", args, out.String(), want)
+		}
 	}
 }

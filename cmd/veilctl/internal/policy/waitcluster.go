@@ -48,7 +48,8 @@ type clusterWait struct {
 	revision string
 }
 
-func policyWaitCluster(c verb.Call, cluster *remote.Cluster, timeout time.Duration) error {
+func policyWaitCluster(c verb.Call, cluster *remote.Cluster, timeout time.Duration,
+	namespace string) error {
 	w := clusterWait{
 		pods: cluster.VeildPods,
 		ask: func(ctx context.Context, pod string, patience time.Duration,
@@ -57,6 +58,9 @@ func policyWaitCluster(c verb.Call, cluster *remote.Cluster, timeout time.Durati
 				"--socket", abi.AdminSocket}
 			if revision != "" {
 				args = append(args, "--revision", revision)
+			}
+			if namespace != "" {
+				args = append(args, "--namespace", namespace)
 			}
 			return cluster.ExecVeilctl(ctx, pod, args...)
 		},

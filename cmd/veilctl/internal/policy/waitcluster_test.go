@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -132,9 +133,7 @@ func TestPolicyWaitOfAClusterNamesNodesThatDoNotEnforce(t *testing.T) {
 				t.Fatalf("%+v, %v", r, err)
 			}
 			var out bytes.Buffer
-			if err := showClusterProgress(&out, r, timeout); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, showClusterProgress(&out, r, timeout))
 			said := out.String()
 			if !strings.HasPrefix(said, "node-2: ") || !strings.Contains(said, tt.want) ||
 				!strings.HasSuffix(said, "\n2 of 3 nodes enforce the policies of the API server after "+
@@ -178,9 +177,7 @@ func TestPolicyWaitOfAClusterCountsNodesWithoutAPod(t *testing.T) {
 	cluster := &remote.Cluster{Client: fake.NewClientset(node("node-1", "linux"),
 		node("node-2", "linux"), node("node-3", "windows"), pod)}
 	got, err := cluster.VeildPods(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if d := cmp.Diff(map[string]string{"node-1": "veild-1", "node-2": ""}, got); d != "" {
 		t.Error(d)
 	}

@@ -97,7 +97,7 @@ func (j *judge) rights() {
 				"rights that they have")
 		return
 	}
-	j.ok(check, "you may create and change all objects of manifests/")
+	j.ok(check, "you may create and change all objects of the manifests")
 }
 
 // denials groups rights for a message. Each string has verbs and all resources for which these

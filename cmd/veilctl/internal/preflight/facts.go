@@ -151,7 +151,7 @@ source:
   kubeconfig: /etc/kubeveil/kubeconfig
 `
 
-// Needed returns the rights that `kubectl apply -k manifests/` needs.
+// Needed returns the rights that `kubectl apply -f kubeveil.yaml` needs.
 func Needed() []Right {
 	var out []Right
 	seen := map[Right]bool{}

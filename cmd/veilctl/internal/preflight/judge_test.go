@@ -39,7 +39,7 @@ func node(i int) NodeFacts {
 func good() Facts {
 	return Facts{
 		Server: Server{Address: "https://198.18.0.2:6443", Version: "v1.36.3", Policies: true},
-		Config: Config, ConfigFrom: "manifests/", Escalate: true, Kubeadm: []byte(kubeadm),
+		Config: Config, ConfigFrom: "the manifests", Escalate: true, Kubeadm: []byte(kubeadm),
 		Proxy: []byte(proxy),
 		Controller: Controller{Seen: true, Allocates: true,
 			ClusterCIDR: "10.244.0.0/16,fd42:1::/48"},
@@ -77,10 +77,10 @@ func text(findings []Finding) string {
 
 func TestFreshCluster(t *testing.T) {
 	const want = "ok api server: https://198.18.0.2:6443, Kubernetes v1.36.3\n" +
-		"ok rights: you may create and change all objects of manifests/\n" +
+		"ok rights: you may create and change all objects of the manifests\n" +
 		"ok Kubeveil: not installed\n" +
 		"ok ranges: pods 10.244.0.0/16 and fd42:1::/48, services 10.96.0.0/12 and fd42:2::/112, " +
-		"by the configuration of manifests/\n" +
+		"by the configuration of the manifests\n" +
 		"ok way to the API server: https://198.18.0.2:6443, from the ConfigMap kube-proxy\n" +
 		"ok pod CIDRs: each of 2 nodes has one\n" +
 		"ok overlaps: none among pod CIDRs, services, node addresses and API servers\n" +
@@ -278,7 +278,7 @@ func TestEachSituationHasOneFinding(t *testing.T) {
 		"an MTU that is too small": {func(f *Facts) { f.Config += "mtu: 700\n" }, Error, "ranges",
 			"mtu: ", "correct", ""},
 		"partly installed": {func(f *Facts) { f.Objects = Manifests[:6] }, Warning,
-			"Kubeveil", "clusterrolebindings/kubeveil-veild", "kubectl apply -k", ""},
+			"Kubeveil", "clusterrolebindings/kubeveil-veild", "kubectl apply -f kubeveil.yaml", ""},
 		"rights without a policy": {func(f *Facts) { f.Objects = Manifests[6:7] }, Warning,
 			"Kubeveil", "validatingadmissionpolicies/", "do so soon", ""},
 		"installed and well": {func(f *Facts) {
@@ -294,7 +294,7 @@ func TestEachSituationHasOneFinding(t *testing.T) {
 		"a CRD on its way out": {func(f *Facts) { f.Definition = &Definition{Leaving: true} },
 			Error, "Kubeveil", "being deleted", "wait", ""},
 		"an uninstall half way": {func(f *Facts) { f.Cleaning = true }, Error, "Kubeveil",
-			"kubeveil-cleanup", "manifests/uninstall", ""},
+			"kubeveil-cleanup", "uninstall.yaml", ""},
 		"what may not be read": {func(f *Facts) {
 			f.Unread["nodes"] = "forbidden"
 			f.Nodes = nil

@@ -22,7 +22,7 @@ func (j *judge) present() {
 	}
 	if j.f.Cleaning {
 		j.say(Error, check, "the DaemonSet kubeveil-cleanup exists, which removes Kubeveil from "+
-			"every node", "finish the removal: kubectl delete -k manifests/uninstall")
+			"every node", "finish the removal: kubectl delete -f uninstall.yaml")
 	}
 	if !j.definition(check) {
 		return
@@ -46,7 +46,7 @@ func (j *judge) present() {
 		return
 	}
 
-	do := "apply all objects again: kubectl apply -k manifests/"
+	do := "apply all objects again: kubectl apply -f kubeveil.yaml"
 	if j.half() {
 		do += "; do so soon: until the admission policy and its binding exist, each node's veild " +
 			"may write the keys of other nodes"

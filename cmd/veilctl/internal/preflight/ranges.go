@@ -23,7 +23,7 @@ func (j *judge) ranges() {
 			found = "kube-system has no ConfigMap kubeadm-config, from which veild would learn " +
 				"the ranges of pods and services"
 			do = "write clusterRanges and serviceRanges into " +
-				"manifests/cni/configmap.yaml instead " +
+				"the ConfigMap kubeveil instead " +
 				"of kubeadmConfig, and check its veild.yaml with --config FILE"
 		} else if len(j.cfg.ClusterRanges) == 0 && j.cfg.KubeadmConfig != "" {
 			found = "the ClusterConfiguration in kubeadm-config has no " +
@@ -31,7 +31,7 @@ func (j *judge) ranges() {
 				"cluster was created without a pod network"
 			do = "create it with kubeadm init --pod-network-cidr=…, or give the controller " +
 				"manager --allocate-node-cidrs and --cluster-cidr, write clusterRanges into " +
-				"manifests/cni/configmap.yaml and check its veild.yaml with --config FILE"
+				"the ConfigMap kubeveil and check its veild.yaml with --config FILE"
 		}
 		j.say(Error, check, found, do)
 		return
@@ -194,7 +194,7 @@ func (j *judge) nodeRanges() {
 	}
 	j.say(Warning, "node ranges", "nodeRanges is not set: an attacker on a node could claim any "+
 		"address, and receive the packets that pods send to it",
-		fmt.Sprintf("set it in manifests/cni/configmap.yaml to the networks of your nodes, "+
+		fmt.Sprintf("set it in the ConfigMap kubeveil to the networks of your nodes, "+
 			"whose addresses are %s", listed(addrs)))
 }
 

@@ -24,6 +24,8 @@ import (
 // ours selects Kubeveil's own objects.
 const ours = "app.kubernetes.io/name=kubeveil"
 
+const siteLinks = "sitelinks"
+
 // dumpedObjects holds the objects of a sysdump. Each element becomes a file. Secrets must not be
 // added.
 var dumpedObjects = []struct {
@@ -34,6 +36,7 @@ var dumpedObjects = []struct {
 	{"nodes", "", "v1", "nodes", "", "", ""},
 	{"veilnodes", veilnode.Group, veilnode.Version, veilnode.Resource, "", "", ""},
 	{"sitenodes", veilnode.Group, veilnode.Version, "sitenodes", "", "", ""},
+	{siteLinks, veilnode.Group, veilnode.Version, siteLinks, "", "", ""},
 	{"definition", "apiextensions.k8s.io", "v1", "customresourcedefinitions", "", "",
 		"veilnodes.kubeveil.io"},
 	{"policies", "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "", ours, ""},
@@ -71,7 +74,11 @@ func (d *dump) objects(ctx context.Context) {
 		}
 		items := []any{}
 		for _, item := range list.Items {
-			items = append(items, plainObject(item))
+			plain := plainObject(item)
+			if o.resource == siteLinks {
+				withoutServices(plain)
+			}
+			items = append(items, plain)
 		}
 		d.object(name, "list "+resource.GroupResource().String(), items)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/check"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact"
@@ -217,10 +218,10 @@ func (d *dump) summaries(ctx context.Context) {
 		d.text("status.txt", "veilctl status", b.Bytes())
 	}
 	d.data("status.json", "veilctl status -o json", report)
-	facts := cluster.Gather(ctx, d.cluster, "", nil)
+	facts := check.Gather(ctx, d.cluster, "", nil)
 	findings := preflight.Judge(facts)
 	b.Reset()
-	if err := cluster.PrintFindings(&b, findings); err == nil {
+	if err := check.PrintFindings(&b, findings); err == nil {
 		d.text("check.txt", "veilctl check", b.Bytes())
 	}
 	d.data("versions.json", "veilctl, the API server, DaemonSets", map[string]any{

@@ -41,6 +41,7 @@ func TestSysdumpHasNoSecret(t *testing.T) {
 
 	for name, want := range map[string]string{
 		"cluster/veilnodes.yaml":                 redacttest.PublishedKey,
+		"cluster/sitelinks.yaml":                 "endpoint 10.0.0.1 of service NAMESPACE/NAME",
 		"cluster/configmap-kubeveil.yaml":        "mtu: 1400",
 		"cluster/events.txt":                     "registry.example/ said no",
 		"cluster/pods.txt":                       "node-1: 1 pods of other namespaces",

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // Exit statuses.
@@ -37,10 +40,31 @@ func ExitStatus(err error) int {
 		return ExitUsage
 	case errors.Is(err, ErrNoDaemon):
 		return ExitNoDaemon
-	case errors.Is(err, telemetry.ErrNotHere):
+	case errors.Is(err, admin.ErrNotHere):
 		return ExitNotHere
 	}
 	return ExitWrong
+}
+
+// usageError is an error in the command line of one verb. Its text ends with the command that shows
+// the help of the verb, instead of the text of ErrUsage.
+type usageError struct {
+	error
+	path string
+}
+
+func (e usageError) Error() string {
+	return strings.TrimSuffix(e.error.Error(), ErrUsage.Error()) + "see " + e.path + " -h"
+}
+
+func (e usageError) Unwrap() error { return e.error }
+
+// withHelp returns err. An error in the command line of cmd then names the help of cmd.
+func withHelp(cmd *cobra.Command, err error) error {
+	if errors.Is(err, ErrUsage) && strings.HasSuffix(err.Error(), ErrUsage.Error()) {
+		return usageError{err, cmd.CommandPath()}
+	}
+	return err
 }
 
 // Call is one call of a verb.
@@ -52,7 +76,7 @@ type Call struct {
 	JSON bool
 	// Args are the arguments that are not flags.
 	Args []string
-	// Input is the input of a verb of OnNodeWith, such as the content of a file that a flag names.
+	// Input is what Input.Read returned, such as the content of a file that a flag names.
 	Input []byte
 }
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/remote"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // fleet runs one command line in the pods of veild.
@@ -55,7 +55,7 @@ func (e *nodeError) Error() string { return e.text }
 func (e *nodeError) Is(target error) bool {
 	return target == ErrUsage && e.status == ExitUsage ||
 		target == ErrNoDaemon && e.status == ExitNoDaemon ||
-		target == telemetry.ErrNotHere && e.status == ExitNotHere
+		target == admin.ErrNotHere && e.status == ExitNotHere
 }
 
 // one prints the answer of one node in the same form as on that node.

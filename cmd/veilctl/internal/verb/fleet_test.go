@@ -17,8 +17,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/remote"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // printed runs a verb on nodes and returns its output. Pods have the names of their nodes.
@@ -72,7 +73,7 @@ func TestNodesThatHangAreLines(t *testing.T) {
 func TestAnswersOfNodes(t *testing.T) {
 	wrong := &remote.CommandError{Pod: "a", Status: ExitWrong}
 	refused := &remote.CommandError{Pod: "a", Status: ExitWrong,
-		Stderr: "veilctl: nothing to show: policy is none"}
+		Stderr: "veilctl: policy is none"}
 	for name, tt := range map[string]struct {
 		json bool
 		out  string
@@ -85,7 +86,7 @@ func TestAnswersOfNodes(t *testing.T) {
 		"answers for b": {false, "==> b <==\nfine\n==> c <==\n", nil,
 			"==> a <==\n  ==> b <==\nfine\n  ==> c <==\n", nil},
 		"not well": {false, "bad\n", wrong, "bad\n", ErrWrong},
-		"refused":  {false, "", refused, "a: nothing to show: policy is none\n0", ErrWrong},
+		"refused":  {false, "", refused, "a: policy is none\n0", ErrWrong},
 		"cut off":  {false, "half", errors.New("broken pipe"), "a: broken pipe\n", ErrWrong},
 		"to a terminal": {false, "\x1b[2Jx\u009b1m\u202e\n", nil,
 			"\ufffd[2Jx\ufffd1m\ufffd\n", nil},
@@ -120,7 +121,7 @@ func TestNodesWithoutThePodAreLeftOut(t *testing.T) {
 		fails error
 	}{
 		"one has it":  {"b", "==> b <==\nfine\n", nil},
-		"none has it": {"", "", telemetry.ErrNotHere},
+		"none has it": {"", "", admin.ErrNotHere},
 	} {
 		got, err := printed(t, []string{"a", "b", "c"}, false,
 			func(_ context.Context, pod string) ([]byte, error) {
@@ -297,9 +298,7 @@ func TestNoVeildHereNamesTheWayToOthers(t *testing.T) {
 		err.Error() != ErrNoDaemon.Error() {
 		t.Errorf("a veild that hangs: %v", err)
 	}
-	if err := cmd.Flags().Set("socket", "/x"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, cmd.Flags().Set("socket", "/x"))
 	if err := r.hint(absent); strings.Contains(err.Error(), "--node") {
 		t.Errorf("a socket that was named: %v", err)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/remote"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // OnNode completes cmd as a verb that prints an answer of veild. Without --node and --cluster, it
@@ -34,45 +35,58 @@ func OnNodeLines(cmd *cobra.Command, run func(c Call, socket string) error) *cob
 	return onNode(&reach{cmd: cmd, lines: true}, run)
 }
 
-// OnNodeWith is OnNode for a verb with an input that flags name, such as a file. read returns the
-// input, without newlines, on the machine of the user; run finds it in Call.Input. On other nodes,
-// veilctl gets the input on standard input instead of the flags.
-func OnNodeWith(cmd *cobra.Command, flags []string, read func() ([]byte, error),
-	run func(c Call, socket string) error) *cobra.Command {
-	passed := cmd.Flags().Bool(withInput, false, "read one line of input that a veilctl wrote")
-	cmd.Flags().Lookup(withInput).Hidden = true
-	return onNode(&reach{cmd: cmd, inputFlags: flags, read: func() ([]byte, error) {
-		if !*passed {
-			return read()
-		}
-		return readLine(cmd.InOrStdin())
-	}}, run)
+// Input is an input of a verb that flags select, such as a file. On other nodes, veilctl gets the
+// input on standard input instead of these flags.
+type Input struct {
+	Flags []string
+	// Read returns the input, without newlines, on the machine of the user. The verb finds it in
+	// Call.Input. open returns the cluster that the flags select. Nil without an error means that
+	// there is no input.
+	Read func(ctx context.Context, open func() (*remote.Cluster, error)) ([]byte, error)
 }
 
-const (
-	// withInput is the hidden flag that makes a verb of OnNodeWith read its input from standard
-	// input.
-	withInput = "with-input"
-	// inputLimit bounds the bytes of an input of OnNodeWith.
-	inputLimit = 8 << 20
-)
+// MaxInput bounds the bytes of an Input.
+const MaxInput = admin.MaxPosted
+
+// OnNodeWith is OnNode for a verb with an input.
+func OnNodeWith(cmd *cobra.Command, in Input,
+	run func(c Call, socket string) error) *cobra.Command {
+	return onNode(&reach{cmd: cmd, input: in}, run)
+}
+
+// withInput is the hidden flag that makes a verb read its input from standard input.
+const withInput = "with-input"
+
+// readInput returns the input of the verb: the line that another veilctl wrote if passed is set,
+// else what the flags select.
+func (r *reach) readInput(ctx context.Context, passed bool) ([]byte, error) {
+	if passed {
+		return readLine(r.cmd.InOrStdin())
+	}
+	in, err := r.input.Read(ctx, r.access.Open)
+	if err == nil && len(in) >= MaxInput {
+		return nil, fmt.Errorf("%s: %d bytes are more than veild reads (%d MiB)",
+			r.cmd.CommandPath(), len(in), MaxInput>>20)
+	}
+	return in, err
+}
 
 // readLine reads one line. It does not wait for the end of in, because the protocol of a command in
 // a pod may not transmit the end.
 func readLine(in io.Reader) ([]byte, error) {
-	line, err := bufio.NewReader(io.LimitReader(in, inputLimit)).ReadBytes('\n')
+	line, err := bufio.NewReader(io.LimitReader(in, MaxInput)).ReadBytes('\n')
 	if err != nil {
 		return nil, fmt.Errorf("read standard input: %w", err)
 	}
 	return bytes.TrimSuffix(line, []byte("\n")), nil
 }
 
-// OnNodeMerged is OnNode for a verb that prints one result from the answers of one or several
+// OnNodeMerged is OnNodeWith for a verb that prints one result from the answers of one or several
 // nodes. ask returns the answer of this node, which -o json prints. show prints the result for
 // people; missing has an error for each node that did not answer.
-func OnNodeMerged(cmd *cobra.Command, ask func(c Call, socket string) (any, error),
+func OnNodeMerged(cmd *cobra.Command, in Input, ask func(c Call, socket string) (any, error),
 	show func(c Call, answers []Answer, missing []string) error) *cobra.Command {
-	return onNode(&reach{cmd: cmd, merge: show}, func(c Call, socket string) error {
+	return onNode(&reach{cmd: cmd, input: in, merge: show}, func(c Call, socket string) error {
 		v, err := ask(c, socket)
 		if err != nil {
 			return err
@@ -113,10 +127,15 @@ func onNode(r *reach, run func(c Call, socket string) error) *cobra.Command {
 	complete(cmd, "node", r.completeNodes)
 	untilStdinEnds := flags.Bool(withStdin, false, "end when standard input does")
 	flags.Lookup(withStdin).Hidden = true
+	passed := new(bool)
+	if r.input.Read != nil {
+		flags.BoolVar(passed, withInput, false, "read one line of input that a veilctl wrote")
+		flags.Lookup(withInput).Hidden = true
+	}
 
 	return Reporting(cmd, func(c Call) (err error) {
-		if r.read != nil {
-			if c.Input, err = r.read(); err != nil {
+		if r.input.Read != nil {
+			if c.Input, err = r.readInput(c.Ctx, *passed); err != nil {
 				return err
 			}
 		}
@@ -136,10 +155,7 @@ type reach struct {
 	nodes  NodesOf // nil means all nodes
 	lines  bool    // -o json prints lines
 	access remote.Access
-	// read reads the input of OnNodeWith, which inputFlags name. Nil means that the verb has no
-	// input.
-	read       func() ([]byte, error)
-	inputFlags []string
+	input  Input // the zero value if the verb has none
 	// merge prints one result from all answers. Nil means that each answer is printed separately.
 	merge func(c Call, answers []Answer, missing []string) error
 	node  string
@@ -187,7 +203,7 @@ func (r *reach) ask(c Call) error {
 
 	follow := r.follows()
 	exec := k.ExecVeilctl
-	if r.read != nil {
+	if len(c.Input) > 0 {
 		exec = func(ctx context.Context, pod string, args ...string) ([]byte, error) {
 			return k.ExecVeilctlWith(ctx, append(slices.Clone(c.Input), '\n'), pod, args...)
 		}
@@ -236,7 +252,7 @@ func (r *reach) selected(c Call, k *remote.Cluster, all []string) ([]string, err
 // commandLine returns the arguments for veilctl on another node: the arguments of this call without
 // the flags that select nodes, and with the node's own socket.
 func (r *reach) commandLine(c Call, follow bool) []string {
-	own := append([]string{"node", "cluster", "kubeconfig", "context", "output"}, r.inputFlags...)
+	own := append([]string{"node", "cluster", "kubeconfig", "context", "output"}, r.input.Flags...)
 	args := strings.Fields(r.cmd.CommandPath())[1:]
 	r.cmd.Flags().Visit(func(f *pflag.Flag) {
 		list, isList := f.Value.(pflag.SliceValue)
@@ -258,7 +274,7 @@ func (r *reach) commandLine(c Call, follow bool) []string {
 	if follow {
 		args = append(args, "--"+withStdin)
 	}
-	if r.read != nil {
+	if len(c.Input) > 0 {
 		args = append(args, "--"+withInput)
 	}
 	if len(c.Args) > 0 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 const (
@@ -32,7 +33,7 @@ func SocketFlag(cmd *cobra.Command) *string {
 func FetchStatus(ctx context.Context, socket string) (telemetry.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
-	s, err := telemetry.Fetch(ctx, socket)
+	s, err := admin.Fetch(ctx, socket)
 	if err != nil {
 		return s, fmt.Errorf("%w: %w", ErrNoDaemon, err)
 	}
@@ -42,18 +43,18 @@ func FetchStatus(ctx context.Context, socket string) (telemetry.Status, error) {
 // FetchPage requests a page of veild and decodes its answer into v. Its error matches ErrNoDaemon
 // if veild does not answer.
 func FetchPage(ctx context.Context, socket, page string, v any) error {
-	body, err := telemetry.FetchPage(ctx, socket, page)
+	body, err := admin.FetchPage(ctx, socket, page)
 	return decode(body, err, v)
 }
 
 // PostPage is FetchPage for a page that takes a body, which is posted.
 func PostPage(ctx context.Context, socket, page string, posted []byte, v any) error {
-	body, err := telemetry.PostPage(ctx, socket, page, posted)
+	body, err := admin.PostPage(ctx, socket, page, posted)
 	return decode(body, err, v)
 }
 
 func decode(body []byte, err error, v any) error {
-	if errors.Is(err, telemetry.ErrNoPage) || errors.Is(err, telemetry.ErrNotHere) {
+	if errors.Is(err, admin.ErrNoPage) || errors.Is(err, admin.ErrNotHere) {
 		return err
 	}
 	if err != nil {

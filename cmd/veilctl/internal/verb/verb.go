@@ -2,11 +2,13 @@ package verb
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kubeveil/kubeveil/internal/commandline"
 )
@@ -24,6 +26,11 @@ func Root(cmd *cobra.Command) {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	Choice(cmd)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		var bad *pflag.InvalidValueError
+		if errors.As(err, &bad) && bad.GetFlag().Value.Type() == "duration" {
+			err = fmt.Errorf("--%s %q: write a time with its unit, such as 90s, 10m or 2h",
+				bad.GetFlag().Name, bad.GetValue())
+		}
 		return fmt.Errorf("%w: %w", err, ErrUsage)
 	})
 }
@@ -37,7 +44,8 @@ func Run(ctx context.Context, root *cobra.Command, args []string, out, progress 
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(progress)
-	return root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
+	return withHelp(cmd, err)
 }
 
 // twoDashes returns an error for a flag of several letters with only one dash.
@@ -48,7 +56,7 @@ func twoDashes(root *cobra.Command, args []string) error {
 	}
 	cmd.InitDefaultHelpFlag()
 	if err := commandline.TwoDashes(cmd.Flags(), rest); err != nil {
-		return fmt.Errorf("%w: %w", err, ErrUsage)
+		return withHelp(cmd, fmt.Errorf("%w: %w", err, ErrUsage))
 	}
 	return nil
 }
@@ -60,8 +68,11 @@ func Choice(cmd *cobra.Command) {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var verbs []string
 		for _, v := range cmd.Commands() {
-			verbs = append(verbs, v.Name())
+			if !v.Hidden {
+				verbs = append(verbs, v.Name())
+			}
 		}
+
 		suggested := cmd.SuggestionsFor(strings.Join(args, " "))
 		switch {
 		case len(args) == 0 && !cmd.HasParent():
@@ -72,6 +83,10 @@ func Choice(cmd *cobra.Command) {
 		case len(suggested) > 0:
 			return fmt.Errorf("unknown verb %q, did you mean %s? %w", args[0],
 				strings.Join(suggested, " or "), ErrUsage)
+		}
+		if cmd.HasParent() {
+			return fmt.Errorf("unknown verb %q: write one of %s: %w", args[0],
+				strings.Join(verbs, ", "), ErrUsage)
 		}
 		return fmt.Errorf("unknown verb %q: %w", args[0], ErrUsage)
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/api/server"
 	"github.com/kubeveil/kubeveil/e2e/lab/authority"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/logtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -113,13 +114,9 @@ func newMemory(t *testing.T) memory {
 	if err == nil {
 		err = errors.Join(a.Server(nil), a.Client("client", server.User))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	config, err := server.Credentials(m.dir, "apiserver")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	m.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
 		r *http.Request) {
@@ -156,9 +153,7 @@ func (m memory) cut(t *testing.T) {
 func lastTally(t *testing.T, out *logtest.Buffer) (sum Tally) {
 	t.Helper()
 	all := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if err := json.Unmarshal([]byte(all[len(all)-1]), &sum); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal([]byte(all[len(all)-1]), &sum))
 	return sum
 }
 
@@ -177,18 +172,14 @@ func TestHeldClientsCountConnections(t *testing.T) {
 	defer stop()
 	for _, k := range Kinds {
 		ask, err := k.make(m.to, m.dir, h.count(k.Name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		h.wg.Go(func() { h.keep(ctx, k.Name, ask) })
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- h.run(ctx) }()
 	printed(t, out, LineHeld)
 
-	if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, syscall.Kill(os.Getpid(), syscall.SIGUSR1))
 	printed(t, out, LineServed)
 	h.mu.Lock()
 	if len(h.tally.Closed) != 0 {
@@ -203,9 +194,7 @@ func TestHeldClientsCountConnections(t *testing.T) {
 		return len(h.tally.Closed) == len(Kinds)
 	})
 	stop()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, <-ended)
 	if sum := lastTally(t, out); len(sum.Served) != len(Kinds) || sum.Done < len(Kinds) {
 		t.Errorf("%+v", sum)
 	}
@@ -236,16 +225,12 @@ func TestProcessesOfClients(t *testing.T) {
 			go func() { ended <- run(ctx, out) }()
 			printed(t, out, LineHeld)
 			if name != "probe" {
-				if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, syscall.Kill(os.Getpid(), syscall.SIGUSR1))
 				printed(t, out, LineServed)
 			}
 
 			stop()
-			if err := <-ended; err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, <-ended)
 			// On a busy machine, a request over a new connection may exceed FreshLimit.
 			sum := lastTally(t, out)
 			if sum.Failed > 0 && name != KindFresh || name != "probe" && sum.Done == 0 {

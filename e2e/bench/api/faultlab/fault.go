@@ -46,7 +46,7 @@ func (b *Lab) Suffer(ctx context.Context, begin, end Event) (took map[string]flo
 func (b *Lab) server() *lab.Server { return b.Cluster.Control.Servers[failing] }
 
 // host returns the host of the server that fails.
-func (b *Lab) host() *lab.Host { return b.Cluster.Control.ServerHost(failing) }
+func (b *Lab) host() *lab.Host { return b.Cluster.Control.Servers[failing].Host }
 
 // Unplug simulates a power failure of the second server.
 func (b *Lab) Unplug(ctx context.Context) (time.Time, error) {

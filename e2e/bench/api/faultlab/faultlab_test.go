@@ -9,20 +9,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // A write to the audit log hangs only while the log is stalled.
 func TestAuditLogHangs(t *testing.T) {
 	a, err := newAuditLog(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer a.close()
 	w, err := os.OpenFile(a.path, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer w.Close()
 	event := bytes.Repeat([]byte("x"), 1<<20) // more than the pipe can hold
 	write := func(limit time.Duration) error {
@@ -35,15 +32,11 @@ func TestAuditLogHangs(t *testing.T) {
 		if err := write(patient); err != nil {
 			t.Errorf("write to a log that is being read: %v", err)
 		}
-		if _, err := a.stall(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errtest.Of(a.stall()))
 		if err := write(time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("write to a stalled log: %v, want a timeout", err)
 		}
-		if err := a.flow(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, a.flow())
 	}
 }
 
@@ -67,9 +60,7 @@ func TestDelay(t *testing.T) {
 	ns := nettest.NewNS(t)
 	const by = 50 * time.Millisecond
 	undo, err := delay(ns.Do, by)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	var took time.Duration
 	ns.Run(t, func() error {
@@ -89,9 +80,7 @@ func TestDelay(t *testing.T) {
 	if took < 2*by { // the SYN and its answer
 		t.Errorf("connect took %v, want at least %v", took, 2*by)
 	}
-	if err := undo(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, undo())
 	if again, err := delay(ns.Do, by); err != nil {
 		t.Errorf("delay again: %v", err)
 	} else if err := again(); err != nil {

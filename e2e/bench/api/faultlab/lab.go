@@ -22,6 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // Lab is a lab with a node, a pod, and two API servers, the second of which fails.
@@ -133,7 +134,7 @@ func (b *Lab) Close() error {
 
 // telemetry returns veild's status of the services.
 func (b *Lab) telemetry(ctx context.Context) (*telemetry.Services, error) {
-	st, err := telemetry.Fetch(ctx, b.node.Path(abi.AdminSocket))
+	st, err := admin.Fetch(ctx, b.node.Path(abi.AdminSocket))
 	if err != nil {
 		return nil, err
 	}

@@ -61,8 +61,7 @@ func Open(count int, undo *pod.Undo) (*FastPath, error) {
 	}
 	undo.Add(g.Close)
 	f.table, err = services.Open(services.Config{Dir: pins.Dir(world.Here), Log: log, Links: true,
-		Limits: service.Limits{Frontends: 1 << 10, BackendSlots: 1 << 12,
-			Members: 1 << 10, SourceRanges: 1 << 10}})
+		Limits: service.Limits{Frontends: 1 << 10, BackendSlots: 1 << 12, SourceRanges: 1 << 10}})
 	if err != nil {
 		return nil, err
 	}

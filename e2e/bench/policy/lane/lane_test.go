@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -15,18 +16,14 @@ import (
 func TestLaneThatDeniesNothingIsRefused(t *testing.T) {
 	nettest.NeedBPF(t)
 	pins, err := bpffs.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer pins.Close()
 	all := judgePolicies(clientOf(), []policy.Policy{serverPolicy(0, policy.Rule{})}, 1)
 	l, err := New("open", t.TempDir(), pins, all)
 	if err == nil || !strings.Contains(err.Error(), "must deny was established") {
 		t.Errorf("error %v, want that a denied connection was established", err)
 	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, l.Close())
 }
 
 func init() { gort.LockOSThread() }

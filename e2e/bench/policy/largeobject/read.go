@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // Namespaces of the objects. Objects in good are edited and measured; evil has the large objects.
@@ -306,7 +306,7 @@ func (s *run) by(ctx context.Context, control *lab.Control, n *lab.Node,
 // inForce waits until veild reports that it has read all objects and enforces them.
 func inForce(ctx context.Context, n *lab.Node) error {
 	return lab.Until(ctx, time.Minute, func() error {
-		st, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
+		st, err := admin.Fetch(ctx, n.Path(abi.AdminSocket))
 		if err != nil {
 			return err
 		}
@@ -340,7 +340,7 @@ func (e objectEdit) measure(ctx context.Context, n *lab.Node, c kubernetes.Inter
 // editPolicy is the edit of policyEdit. It changes a port of a NetworkPolicy.
 func editPolicy(ctx context.Context, n *lab.Node, c kubernetes.Interface,
 	mark string) (inForce func() (bool, error), err error) {
-	before, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
+	before, err := admin.Fetch(ctx, n.Path(abi.AdminSocket))
 	if err != nil {
 		return nil, err
 	}
@@ -352,7 +352,7 @@ func editPolicy(ctx context.Context, n *lab.Node, c kubernetes.Interface,
 	}
 
 	return func() (bool, error) {
-		now, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
+		now, err := admin.Fetch(ctx, n.Path(abi.AdminSocket))
 		return err == nil && now.Policy.Revision != before.Policy.Revision, err
 	}, nil
 }

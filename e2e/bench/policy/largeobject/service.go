@@ -19,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // edited is the name of the objects that are edited.
@@ -124,8 +125,8 @@ func markedPatch(mark, path string, value any) []byte {
 func traceHas(ctx context.Context, n *lab.Node, s *corev1.Service, text string) (bool, error) {
 	page := telemetry.TracePath + "?" + url.Values{"protocol": {"TCP"}, "scope": {"inside"},
 		"addr": {fmt.Sprintf("%s:%d", s.Spec.ClusterIP, s.Spec.Ports[0].Port)}}.Encode()
-	body, err := telemetry.FetchPage(ctx, n.Path(abi.AdminSocket), page)
-	if errors.Is(err, telemetry.ErrNoPage) {
+	body, err := admin.FetchPage(ctx, n.Path(abi.AdminSocket), page)
+	if errors.Is(err, admin.ErrNoPage) {
 		return false, nil
 	}
 	return err == nil && bytes.Contains(body, []byte(text)), err

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -29,12 +30,8 @@ func TestEventsTellTheirObjects(t *testing.T) {
 	var got told
 	for _, o := range []runtime.Object{PodObject(pod), PolicyObject(want)} {
 		event, err := EventOf(o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := policyfeed.PutEvent(event, Here, &got); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
+		errtest.Must(t, policyfeed.PutEvent(event, Here, &got))
 		t.Logf("%T is an event of %d bytes", o, len(event))
 	}
 	options := []cmp.Option{cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{})}

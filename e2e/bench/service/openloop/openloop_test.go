@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -19,9 +20,7 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 func serve(t *testing.T, open func()) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	var all sync.WaitGroup
 	t.Cleanup(func() {
@@ -65,9 +64,7 @@ func TestEveryOperationIsAnswered(t *testing.T) {
 			l.To, l.Warm, l.Duration = []netip.AddrPort{serve(t, func() {})}, 50*time.Millisecond,
 				250*time.Millisecond
 			r, err := l.Run(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if r.Failed != 0 || r.Unfinished != 0 || r.Done == 0 {
 				t.Fatalf("%+v", r)
 			}
@@ -103,9 +100,7 @@ func TestStallIsSeenByAllThatWereDue(t *testing.T) {
 		l := Load{Kind: kind, To: []netip.AddrPort{stalled(t, 300*time.Millisecond,
 			300*time.Millisecond+stall)}, Rate: 500, Slots: 4, Duration: time.Second}
 		r, err := l.Run(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		// A fifth of the operations waited, uniformly between zero and the whole stall.
 		if r.P90 < stall/4 || r.P99 < stall*8/10 || r.Max < stall*9/10 {
 			t.Errorf("%s: p90 %v, p99 %v, max %v do not show a stall of %v", kind, r.P90, r.P99,
@@ -128,9 +123,7 @@ func TestWhatHasNotEndedIsCounted(t *testing.T) {
 	l := Load{Kind: Connect, To: []netip.AddrPort{to}, Rate: 100, Slots: 4,
 		Duration: 100 * time.Millisecond}
 	r, err := l.Run(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if r.Done != 0 || r.Unfinished != 10 || r.P50 < grace {
 		t.Errorf("%+v, want 10 unfinished that waited at least %v", r, grace)
 	}
@@ -138,16 +131,12 @@ func TestWhatHasNotEndedIsCounted(t *testing.T) {
 
 func TestRefusedConnectionsAreFailures(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	to := []netip.AddrPort{l.Addr().(*net.TCPAddr).AddrPort()}
 	l.Close()
 	r, err := Load{Kind: Connect, To: to, Rate: 100, Slots: 4,
 		Duration: 100 * time.Millisecond}.Run(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if r.Failed != 10 || r.Done != 0 || !strings.Contains(r.Error, "refused") {
 		t.Errorf("%+v, want 10 that were refused", r)
 	}
@@ -164,9 +153,7 @@ func TestRefusedConnectionsAreFailures(t *testing.T) {
 func TestCheck(t *testing.T) {
 	good := Load{Kind: Connect, To: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")},
 		Slots: 1, Duration: 1}
-	if err := good.check(); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, good.check())
 	for name, spoil := range map[string]func(*Load){
 		"kind":       func(l *Load) { l.Kind = "other" },
 		"no address": func(l *Load) { l.To = nil },

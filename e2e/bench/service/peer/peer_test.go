@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/service"
@@ -59,9 +60,7 @@ func proxy(t *testing.T, mode string) (KubeProxy, *suite.Space) {
 	if s != nil {
 		t.Cleanup(s.Close)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return k, s
 }
 
@@ -71,9 +70,7 @@ func rulesOf(t *testing.T, s *suite.Space, mode string) string {
 	list := map[string][]string{"nftables": {"nft", "list", "ruleset"},
 		"iptables": {"iptables-save"}}[mode]
 	out, err := suite.Output(s.Command(t.Context(), nil, list[0], list[1:]...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return string(out)
 }
 
@@ -85,9 +82,7 @@ func TestKubeProxyWritesAllServices(t *testing.T) {
 			k, s := proxy(t, mode)
 			plan := []Object{object(0), object(1), object(2)}
 			p, err := k.Start(t.Context(), s, plan)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			end := sync.OnceFunc(p.Close)
 			defer end()
 
@@ -140,9 +135,7 @@ func TestKubeProxyEnds(t *testing.T) {
 
 func TestFeedRefusesWhatItDoesNotHave(t *testing.T) {
 	f, err := NewFeed(nodeAddr, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer f.Close()
 	client := f.server.Client()
 
@@ -156,13 +149,9 @@ func TestFeedRefusesWhatItDoesNotHave(t *testing.T) {
 		{http.MethodPost, servicesPath, http.StatusNotFound},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), tt.method, f.server.URL+tt.path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		_, err = io.Copy(io.Discard, resp.Body)
 		if err := errors.Join(err, resp.Body.Close()); err != nil ||
 			resp.StatusCode != tt.want {
@@ -176,9 +165,7 @@ func TestFeedRefusesWhatItDoesNotHave(t *testing.T) {
 
 func TestChangeEndsWithItsContext(t *testing.T) {
 	f, err := NewFeed(nodeAddr, []Object{object(0)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer f.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -246,9 +233,7 @@ func TestHAProxyIsAccepted(t *testing.T) {
 	file := t.TempDir() + "/haproxy.cfg"
 	text := HAProxy(1, Frontend{Name: "a", At: netip.MustParseAddrPort("127.0.0.1:7446"),
 		Servers: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:7447")}})
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	if out, err := exec.CommandContext(t.Context(), path, "-c", "-f", file).CombinedOutput(); err !=
 		nil {
 		t.Errorf("%v: %s", err, out)

@@ -123,7 +123,7 @@ func Install(ctx context.Context, s *session.Session) error {
 	if err := notReady(ctx, s); err != nil {
 		return fmt.Errorf("without daemons: %w", err)
 	}
-	if err := applyAll(ctx, s); err != nil || s.Lab == nil {
+	if err := applyAll(ctx, s, "-k", s.Manifests); err != nil || s.Lab == nil {
 		return err
 	}
 	return asPlanned(ctx, s)
@@ -199,12 +199,22 @@ func tunnelOf(ctx context.Context, s *session.Session, node string, kernel bool)
 	return nil
 }
 
-// applyAll applies the manifests and waits until every node is Ready.
-func applyAll(ctx context.Context, s *session.Session) error {
+// applyAll applies manifests, which are arguments of kubectl apply, and waits until every node is
+// Ready.
+func applyAll(ctx context.Context, s *session.Session, manifests ...string) error {
 	began := time.Now()
-	if _, err := s.RunKubectl(ctx, "apply", "-k", s.Manifests); err != nil {
+	if _, err := s.RunKubectl(ctx, append([]string{"apply"}, manifests...)...); err != nil {
 		return err
 	}
+	if err := waitInstalled(ctx, s); err != nil {
+		return err
+	}
+	s.Note("apply to all nodes Ready in %.1f s", time.Since(began).Seconds())
+	return nil
+}
+
+// waitInstalled lets nodes take pods, and waits until every node is Ready.
+func waitInstalled(ctx context.Context, s *session.Session) error {
 	names, err := s.LinuxNodes(ctx)
 	if err != nil {
 		return err
@@ -215,7 +225,6 @@ func applyAll(ctx context.Context, s *session.Session) error {
 	if err := s.WaitNodesReady(ctx, session.Installing, names...); err != nil {
 		return err
 	}
-	s.Note("apply to all nodes Ready in %.1f s", time.Since(began).Seconds())
 	// A node is Ready once it has a CNI configuration. Daemons of other nodes may still be
 	// starting.
 	if err := s.Rollout(ctx, session.VeildSet); err != nil {

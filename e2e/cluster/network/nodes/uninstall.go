@@ -18,6 +18,17 @@ import (
 // Uninstall removes Kubeveil as in docs/how-to/uninstall.md, after it has removed pods. Nodes must
 // be as they were before the installation.
 func Uninstall(ctx context.Context, s *session.Session) error {
+	return uninstall(ctx, s, []string{"-k", filepath.Join(s.Manifests, "uninstall")},
+		func(ctx context.Context) error {
+			_, err := s.RunKubectl(ctx, "delete", "-k", s.Manifests, "--ignore-not-found")
+			return err
+		})
+}
+
+// uninstall is Uninstall with the manifests of the cleaning pods, which are arguments of kubectl.
+// last removes all other objects.
+func uninstall(ctx context.Context, s *session.Session, cleaning []string,
+	last func(context.Context) error) error {
 	if s.Before == nil {
 		return session.Skip("the nodes were not looked at before the installation")
 	}
@@ -31,15 +42,17 @@ func Uninstall(ctx context.Context, s *session.Session) error {
 	began := time.Now()
 	for _, words := range [][]string{
 		{"-n", metav1.NamespaceSystem, "delete", "daemonset", session.VeildSet, session.WorkerSet},
-		{"apply", "-k", filepath.Join(s.Manifests, "uninstall")},
+		append([]string{"apply"}, cleaning...),
 		{"-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/kubeveil-cleanup",
 			"--timeout=3m"},
-		{"delete", "-k", filepath.Join(s.Manifests, "uninstall")},
-		{"delete", "-k", s.Manifests, "--ignore-not-found"},
+		append([]string{"delete"}, cleaning...),
 	} {
 		if _, err := s.RunKubectl(ctx, words...); err != nil {
 			return err
 		}
+	}
+	if err := last(ctx); err != nil {
+		return err
 	}
 
 	s.Note("taken away in %.0f s", time.Since(began).Seconds())
@@ -156,7 +169,7 @@ func Reinstall(ctx context.Context, s *session.Session) error {
 	if err := notReady(ctx, s); err != nil {
 		return fmt.Errorf("while the daemons have no rights: %w", err)
 	}
-	if err := applyAll(ctx, s); err != nil {
+	if err := applyAll(ctx, s, "-k", s.Manifests); err != nil {
 		return err
 	}
 	a, b, err := s.TwoPods(ctx)

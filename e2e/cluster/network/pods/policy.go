@@ -21,8 +21,8 @@ import (
 
 // PolicyRolled restarts every veild while policies allow one client to reach a server and forbid
 // another. Forbidden attempts must never succeed, and most allowed ones must. Before and after the
-// restart, veilctl must report that all nodes enforce the policies. The case enables policies and
-// disables them at its end.
+// restart, veilctl must report that all nodes enforce the policies, and at the end it must show the
+// traffic of all nodes. The case enables policies and disables them at its end.
 func PolicyRolled(ctx context.Context, s *session.Session) (err error) {
 	a, b, err := s.TwoPods(ctx)
 	if err != nil {
@@ -74,7 +74,7 @@ func PolicyRolled(ctx context.Context, s *session.Session) (err error) {
 
 	after, err := s.PodsOf(ctx, session.VeildSet)
 	return errors.Join(err, session.Replaced(session.VeildSet, old, after), mostlyAnswered(reached),
-		neverAnswered(refused), enforcedEverywhere(ctx, s))
+		neverAnswered(refused), enforcedEverywhere(ctx, s), observed(ctx, s, allowed, forbidden))
 }
 
 // startTries makes the policies, then an echo server on the node server and two clients on the node

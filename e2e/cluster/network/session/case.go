@@ -72,6 +72,10 @@ type Lab interface {
 	// it without a trace.
 	Clear(ctx context.Context) error
 	Unclear(ctx context.Context) error
+	// UseHostPrograms makes the control plane's host, a node without a kubelet, start the programs
+	// of Kubeveil in the folder dir when a DaemonSet changes. An empty dir means the programs of
+	// this tree.
+	UseHostPrograms(dir string)
 	// OutsideAddrs returns the addresses of a host outside the cluster with an echo server at
 	// remote.EchoPort, IPv4 first. ControlAddrs returns the addresses of the control plane's host,
 	// a node without pods that also has an echo server there.
@@ -108,9 +112,6 @@ func Skip(format string, args ...any) error { return skipError{fmt.Sprintf(forma
 
 // skipped returns the reason if err is an error of Skip.
 func skipped(err error) (reason string, ok bool) {
-	var s skipError
-	if errors.As(err, &s) {
-		return s.reason, true
-	}
-	return "", false
+	s, ok := errors.AsType[skipError](err)
+	return s.reason, ok
 }

@@ -1,18 +1,20 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -24,10 +26,6 @@ const (
 	ConfigMap      = "kubeveil"
 	ComponentLabel = "app.kubernetes.io/component"
 )
-
-// veilNodes is the resource of VeilNodes.
-var veilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1",
-	Resource: "veilnodes"}
 
 // Claims returns a client for VeilNodes with a token. An empty token means the administrator's
 // rights.
@@ -41,23 +39,29 @@ func (s *Session) Claims(token string) (dynamic.ResourceInterface, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.Resource(veilNodes), nil
+	return client.Resource(apiobject.VeilNodes), nil
+}
+
+// pods returns the pods of one of Kubeveil's DaemonSets that are not being deleted.
+func (s *Session) pods(ctx context.Context, set string) ([]corev1.Pod, error) {
+	all, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
+		metav1.ListOptions{LabelSelector: ComponentLabel + "=" + set})
+	if err != nil {
+		return nil, err
+	}
+	deleted := func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }
+	return slices.DeleteFunc(all.Items, deleted), nil
 }
 
 // Daemon returns the pod of one of Kubeveil's DaemonSets on a node.
 func (s *Session) Daemon(ctx context.Context, set, node string) (*corev1.Pod, error) {
-	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
-		metav1.ListOptions{LabelSelector: ComponentLabel + "=" + set,
-			FieldSelector: "spec.nodeName=" + node})
-	if err != nil {
-		return nil, err
-	}
-	for i := range pods.Items {
-		if pods.Items[i].DeletionTimestamp == nil {
-			return &pods.Items[i], nil
+	pods, err := s.pods(ctx, set)
+	for i := range pods {
+		if pods[i].Spec.NodeName == node {
+			return &pods[i], nil
 		}
 	}
-	return nil, fmt.Errorf("no pod of %s on %s", set, node)
+	return nil, cmp.Or(err, fmt.Errorf("no pod of %s on %s", set, node))
 }
 
 // Rolling is the time limit of the rollout of a DaemonSet.
@@ -77,20 +81,17 @@ func Replaced(set string, old, after map[string]string) error {
 
 // PodsOf returns the uid and number of restarts of the DaemonSet's pod on each node, keyed by node.
 func (s *Session) PodsOf(ctx context.Context, set string) (map[string]string, error) {
-	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
-		metav1.ListOptions{LabelSelector: ComponentLabel + "=" + set})
+	pods, err := s.pods(ctx, set)
 	if err != nil {
 		return nil, err
 	}
 	out := map[string]string{}
-	for _, p := range pods.Items {
+	for _, p := range pods {
 		starts := int32(0)
 		for _, c := range p.Status.ContainerStatuses {
 			starts += c.RestartCount
 		}
-		if p.DeletionTimestamp == nil {
-			out[p.Spec.NodeName] = fmt.Sprintf("%s/%d", p.UID, starts)
-		}
+		out[p.Spec.NodeName] = fmt.Sprintf("%s/%d", p.UID, starts)
 	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("DaemonSet %s has no pods", set)

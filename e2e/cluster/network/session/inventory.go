@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -50,7 +51,8 @@ func (s *Session) Inventories(ctx context.Context) (map[string]Inventory, error)
 		}
 		out[n.Name] = newInventory(string(text))
 		if !slices.Contains(machines, n.Name) {
-			out[n.Name] = slices.DeleteFunc(out[n.Name], isProgram)
+			out[n.Name] = slices.DeleteFunc(out[n.Name],
+				func(line string) bool { return strings.HasPrefix(line, "program ") })
 		}
 		if len(out[n.Name]) == 0 {
 			return nil, fmt.Errorf("inventory of %s: it is empty", n.Name)
@@ -59,8 +61,6 @@ func (s *Session) Inventories(ctx context.Context) (map[string]Inventory, error)
 	return out, nil
 }
 
-func isProgram(line string) bool { return strings.HasPrefix(line, "program ") }
-
 func newInventory(text string) Inventory {
 	var lines Inventory
 	var rules ruleset
@@ -68,7 +68,7 @@ func newInventory(text string) Inventory {
 		line = strings.Join(strings.Fields(line), " ")
 		if rule, ok := strings.CutPrefix(line, "nft"); ok {
 			lines = append(lines, rules.next(strings.TrimSpace(rule))...)
-		} else if line != "" && !changing(line) {
+		} else if line != "" && !changing.MatchString(line) {
 			lines = append(lines, line)
 		}
 	}
@@ -88,6 +88,8 @@ type ruleset struct {
 	hidden int
 }
 
+var iptablesTable = regexp.MustCompile(`^table ip6? (filter|mangle) `)
+
 // next returns the lines to list for the next line of the output.
 func (r *ruleset) next(line string) (out []string) {
 	opens, closes := strings.HasSuffix(line, "{"), line == "}"
@@ -103,10 +105,7 @@ func (r *ruleset) next(line string) (out []string) {
 		}
 	}
 
-	iptables := strings.HasPrefix(r.table, "table ip filter ") ||
-		strings.HasPrefix(r.table, "table ip6 filter ") ||
-		strings.HasPrefix(r.table, "table ip mangle ") ||
-		strings.HasPrefix(r.table, "table ip6 mangle ")
+	iptables := iptablesTable.MatchString(r.table)
 	switch {
 	case r.hidden != 0, line == "", strings.Contains(line, "KUBE-"), r.depth == 1 && iptables &&
 		!r.printed && (opens || closes):
@@ -124,24 +123,14 @@ func (r *ruleset) next(line string) (out []string) {
 		}
 		r.depth--
 	}
-
 	return out
 }
 
-// changing reports whether a line may change by itself, or may stay after uninstallation
+// changing matches lines that may change by themselves, or may stay after uninstallation
 // (docs/how-to/uninstall.md). Such lines are forwarding and the empty qdisc clsact, on which other
 // programs may now rely, empty directories of other programs, and systemd's BPF programs.
-func changing(line string) bool {
-	switch {
-	case strings.Contains(line, "/forwarding:"), strings.Contains(line, "/mc_forwarding:"),
-		strings.HasPrefix(line, "qdisc qdisc clsact "), strings.HasPrefix(line, "program sd_"):
-		return true
-	case line == "file /run/wireguard", line == "file /opt/cni", line == "file /opt/cni/bin",
-		line == "file /etc/cni", line == "file /etc/cni/net.d":
-		return true
-	}
-	return false
-}
+var changing = regexp.MustCompile(`/(mc_)?forwarding:|^qdisc qdisc clsact |^program sd_|` +
+	`^file (/run/wireguard|/opt/cni(/bin)?|/etc/cni(/net\.d)?)$`)
 
 // Traces returns the beginnings of lines that the difference of an installation should have and
 // lacks. tc does not list programs attached by tcx, so Traces expects the BPF programs themselves,

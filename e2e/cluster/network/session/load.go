@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,11 +29,9 @@ func (s *Session) Load(ctx context.Context) ([]*Flows, error) {
 		return nil, err
 	}
 
-	at := func(lists ...[]netip.Addr) (out []netip.AddrPort) {
-		for _, list := range lists {
-			for _, addr := range list {
-				out = append(out, netip.AddrPortFrom(addr, remote.EchoPort))
-			}
+	at := func(addrs []netip.Addr) (out []netip.AddrPort) {
+		for _, addr := range addrs {
+			out = append(out, netip.AddrPortFrom(addr, remote.EchoPort))
 		}
 		return out
 	}
@@ -50,7 +49,8 @@ func (s *Session) Load(ctx context.Context) ([]*Flows, error) {
 	var there, back *Flows
 	err = AtOnce(
 		func() (err error) {
-			there, err = s.StartFlows(ctx, "flows-there", a.Node, at(b.Addrs, service.Addrs)...)
+			there, err = s.StartFlows(ctx, "flows-there", a.Node,
+				at(slices.Concat(b.Addrs, service.Addrs))...)
 			return err
 		},
 		func() (err error) {

@@ -57,16 +57,11 @@ func Meet(ctx context.Context, from *remote.Pod, targets ...string) error {
 
 // TalkBoth makes two pods talk in both directions. flags are flags of veil-tools echo-meet.
 func TalkBoth(ctx context.Context, a, b *remote.Pod, flags ...string) error {
-	return AtOnce(
-		func() error {
-			return Meet(ctx, a, append(flags[:len(flags):len(flags)],
-				Echoes(remote.EchoPort, b.Addrs)...)...)
-		},
-		func() error {
-			return Meet(ctx, b, append(flags[:len(flags):len(flags)],
-				Echoes(remote.EchoPort, a.Addrs)...)...)
-		},
-	)
+	talk := func(from, to *remote.Pod) func() error {
+		targets := slices.Concat(flags, Echoes(remote.EchoPort, to.Addrs))
+		return func() error { return Meet(ctx, from, targets...) }
+	}
+	return AtOnce(talk(a, b), talk(b, a))
 }
 
 // AtOnce calls all functions concurrently and joins their errors.
@@ -110,7 +105,7 @@ func (f Flow) lostAtOnce(limit time.Duration) error {
 	})
 	stray := 0
 	for _, r := range f.Lost {
-		if math.Abs(r.At-longest.At) > millis(limit) {
+		if math.Abs(r.At-longest.At) > 1e3*limit.Seconds() {
 			stray++
 		}
 	}
@@ -134,8 +129,6 @@ func (f Flow) LostAtMost(window time.Duration) error {
 
 // strayRuns is the number of losses of a UDP flow that an emulated machine may cause itself.
 const strayRuns = 2
-
-func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 func (r lostRun) String() string { return fmt.Sprintf("%d from %.1f s on", r.Records, r.At/1e3) }
 
@@ -234,8 +227,6 @@ func (f *Flows) held(ctx context.Context, s *Session, limit time.Duration) error
 	var errs []error
 	var longest time.Duration
 	var lost, sent uint64
-
-	var whose []string
 	for _, flow := range f.last {
 		took := time.Duration(flow.MaxGapMillis * float64(time.Millisecond))
 		longest = max(longest, took)
@@ -243,25 +234,44 @@ func (f *Flows) held(ctx context.Context, s *Session, limit time.Duration) error
 			errs = append(errs, fmt.Errorf("%s to %s: no answer for %s, at most %s allowed",
 				flow.Proto, flow.To, took.Round(time.Millisecond), limit))
 		}
-		if flow.Proto == "udp" {
-			lost += flow.Sent - flow.Answered
-			sent += flow.Sent
-			errs = append(errs, flow.lostAtOnce(limit))
+		if flow.Proto != "udp" {
+			continue
 		}
-		if lost := flow.Sent - flow.Answered; flow.Proto == "udp" && lost > 1 {
-			whose = append(whose, fmt.Sprintf("%s to %s: %d of %d not answered, of these %v",
-				flow.Proto, flow.To, lost, flow.Sent, flow.Lost))
+
+		missing := flow.Sent - flow.Answered
+		lost, sent = lost+missing, sent+flow.Sent
+		errs = append(errs, flow.lostAtOnce(limit))
+		if missing > 1 {
+			s.Note("%s to %s: %d of %d not answered, of these %v", flow.Proto, flow.To, missing,
+				flow.Sent, flow.Lost)
 		}
 	}
 
 	s.Note("%d flows of %s live; longest gap %s; UDP %d of %d not answered", len(f.last),
 		f.pod.Name, longest.Round(time.Millisecond), lost, sent)
-	for _, w := range whose {
-		s.Note("%s", w)
-	}
-
 	return errors.Join(errs...)
 }
+
+// Lossless returns an error unless each UDP record is answered, except for the newest. It waits for
+// records that are under way.
+func (f *Flows) Lossless(ctx context.Context) error {
+	return remote.Until(ctx, "no record lost", underWay, func(ctx context.Context) error {
+		now, err := f.read(ctx)
+		if err != nil {
+			return err
+		}
+		for _, flow := range now {
+			if len(flow.Lost) > 0 {
+				return fmt.Errorf("%s to %s: %d of %d records answered, lost: %v", flow.Proto,
+					flow.To, flow.Answered, flow.Sent, flow.Lost)
+			}
+		}
+		return nil
+	})
+}
+
+// underWay bounds the time for which a record may be under way.
+const underWay = 10 * time.Second
 
 // HostEchoPort is the port of the echo server of OnNode.
 const HostEchoPort = 17001

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/yaml"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -36,9 +37,7 @@ func TestObjects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b bytes.Buffer
-			if err := tt.template.Execute(&b, tt.data); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, tt.template.Execute(&b, tt.data))
 
 			d := yaml.NewYAMLOrJSONDecoder(&b, 4096)
 			for _, want := range append(tt.want, "") {

@@ -87,9 +87,7 @@ func cases(t *testing.T, program string, flags ...string) (d document) {
 	if err != nil {
 		t.Fatalf("%s: %v", program, err)
 	}
-	if err := json.Unmarshal(out, &d); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal(out, &d))
 
 	for _, c := range d.Cases {
 		for _, s := range c.Steps {

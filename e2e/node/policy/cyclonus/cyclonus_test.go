@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/interpret"
@@ -178,13 +179,9 @@ func (w *world) compare(t *testing.T, state objects, answers []question) (wrong 
 	}
 	for _, n := range w.nodes {
 		plan, err := n.update(state)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		more, count, err := n.compare(plan, answers, w.nodeOf)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		wrong, asked = append(wrong, more...), asked+count
 	}
 	return wrong, asked

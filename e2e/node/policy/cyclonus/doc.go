@@ -5,6 +5,9 @@
 //	                          │                                          │           │
 //	                          └────────────── all three agree ───────────┴───────────┘
 //
+// In a lab, veilctl policy try predicts which connections the policies of a case end, and the case
+// then shows whether it is right (TestTriesOfCasesComeTrue).
+//
 // Start reading at TestPlansAndTablesJudgeAsCyclonus. The variable differences lists the cases in
 // which cyclonus and Kubernetes differ, with the reasons.
 package cyclonus

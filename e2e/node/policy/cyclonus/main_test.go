@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 )
 
-func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(nodetest.Main(m)) }

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -24,7 +25,13 @@ const (
 	// patience bounds the wait for an expected answer. settle is the wait for an answer that must
 	// not arrive. On the links of one kernel, an answer takes less than 1 ms.
 	patience, settle = 10 * time.Second, 100 * time.Millisecond
+	// repeat is the time after which a datagram without an expected answer is sent again. The
+	// kernel may drop datagrams while it looks for a neighbour.
+	repeat = time.Second
 )
+
+// datagram is the payload of the UDP flows.
+var datagram = []byte("hello")
 
 // served are the ports on which pods listen.
 var served = []uint16{80, 81}
@@ -50,9 +57,9 @@ func sample(d document) (out []testCase) {
 	return append(out, rest[:max(0, sampled-len(out))]...)
 }
 
-// lab is the node of all pods, with a network namespace for each address of a pod. Pods listen on
+// socketLab is the node of all pods, with a network namespace for each address of a pod. Pods listen on
 // the served ports.
-type lab struct {
+type socketLab struct {
 	*node
 	t    *testing.T
 	pods map[netip.Addr]*nettest.NS
@@ -63,8 +70,8 @@ type lab struct {
 	port uint16
 }
 
-func newLab(t *testing.T) *lab {
-	l := &lab{node: newNode(t, "node"), t: t, pods: map[netip.Addr]*nettest.NS{}, port: 20000,
+func newLab(t *testing.T) *socketLab {
+	l := &socketLab{node: newNode(t, "node"), t: t, pods: map[netip.Addr]*nettest.NS{}, port: 20000,
 		protos: []policy.Proto{policy.TCP, policy.UDP}}
 	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 		nettest.Sysctl(t, l.ns, name, "1")
@@ -79,7 +86,7 @@ func newLab(t *testing.T) *lab {
 }
 
 // ensure makes the pods that have these addresses.
-func (l *lab) ensure(pods []corev1.Pod) {
+func (l *socketLab) ensure(pods []corev1.Pod) {
 	for _, p := range pods {
 		addr := netip.MustParseAddr(p.Status.PodIP)
 		if l.pods[addr] == nil {
@@ -91,7 +98,7 @@ func (l *lab) ensure(pods []corev1.Pod) {
 }
 
 // attach links a pod with the node, as the CNI plugin does: routes and neighbours are fixed.
-func (l *lab) attach(addr netip.Addr, link string) {
+func (l *socketLab) attach(addr netip.Addr, link string) {
 	const nodeMAC, podMAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
 	pod := l.pods[addr]
 	nettest.Veth(l.t, nettest.End{NS: l.ns, Name: link}, nettest.End{NS: pod, Name: "eth0"})
@@ -109,14 +116,14 @@ func (l *lab) attach(addr netip.Addr, link string) {
 }
 
 // ip runs commands of ip(8) in a namespace.
-func (l *lab) ip(ns *nettest.NS, commands string) {
+func (l *socketLab) ip(ns *nettest.NS, commands string) {
 	l.t.Helper()
 	program := nettest.NeedProgram(l.t, "ip")
 	ns.Run(l.t, func() error { return nettest.Feed(commands, program, "-batch", "-") })
 }
 
 // listen makes a pod accept connections, and answer datagrams, until the test ends.
-func (l *lab) listen(addr netip.Addr) {
+func (l *socketLab) listen(addr netip.Addr) {
 	for _, port := range served {
 		l.pods[addr].Run(l.t, func() error {
 			at := netip.AddrPortFrom(addr, port)
@@ -197,7 +204,7 @@ func sockaddr(at netip.AddrPort) unix.Sockaddr {
 }
 
 // probe opens all flows concurrently, and returns which of them were answered.
-func (l *lab) probe(all []question) (answered []bool) {
+func (l *socketLab) probe(all []question) (answered []bool) {
 	l.t.Helper()
 	answered = make([]bool, len(all))
 	sockets := make([]unix.PollFd, len(all))
@@ -214,6 +221,7 @@ func (l *lab) probe(all []question) (answered []bool) {
 	}
 
 	deadline := time.Now().Add(patience)
+	again := time.Now().Add(repeat)
 	var until time.Time
 	for {
 		if _, err := unix.Poll(sockets, int(settle.Milliseconds()/10)); err != nil && err != unix.EINTR {
@@ -225,6 +233,14 @@ func (l *lab) probe(all []question) (answered []bool) {
 			missing = missing || !answered[i] && !q.denied()
 		}
 		now := time.Now()
+		if missing && now.After(again) {
+			again = now.Add(repeat)
+			for i, q := range all {
+				if q.proto == policy.UDP && !answered[i] && !q.denied() {
+					_, _ = unix.Write(int(sockets[i].Fd), datagram)
+				}
+			}
+		}
 		if until.IsZero() && (!missing || now.After(deadline)) {
 			until = now.Add(settle)
 		}
@@ -236,7 +252,7 @@ func (l *lab) probe(all []question) (answered []bool) {
 }
 
 // begin connects a socket, and sends a datagram.
-func (l *lab) begin(q question, s *unix.PollFd) error {
+func (l *socketLab) begin(q question, s *unix.PollFd) error {
 	l.port++
 	fd, err := socket(q.proto, netip.AddrPortFrom(q.src, l.port))
 	if err != nil {
@@ -250,7 +266,7 @@ func (l *lab) begin(q question, s *unix.PollFd) error {
 	}
 	if q.proto == policy.UDP {
 		s.Events = unix.POLLIN
-		if _, err := unix.Write(fd, []byte("hello")); err != nil {
+		if _, err := unix.Write(fd, datagram); err != nil {
 			return fmt.Errorf("send %s: %w", q, err)
 		}
 	}
@@ -286,7 +302,7 @@ func sendSample(t *testing.T, d document) {
 
 // sendable returns the flows that the pods of the lab can have. A pod's packets to itself never
 // leave it.
-func (l *lab) sendable(all []question) []question {
+func (l *socketLab) sendable(all []question) []question {
 	return slices.DeleteFunc(all, func(q question) bool {
 		return q.src == q.dst || !slices.Contains(served, q.port) ||
 			!slices.Contains(l.protos, q.proto)
@@ -295,11 +311,9 @@ func (l *lab) sendable(all []question) []question {
 
 // send brings the node to a state and begins all flows. It returns the flows for which cyclonus'
 // verdict differs, and the number of answers.
-func (l *lab) send(state objects, all []question) (wrong []string, answered int) {
+func (l *socketLab) send(state objects, all []question) (wrong []string, answered int) {
 	l.t.Helper()
-	if _, err := l.update(state); err != nil {
-		l.t.Fatal(err)
-	}
+	errtest.Must(l.t, errtest.Of(l.update(state)))
 	for i, passed := range l.probe(all) {
 		if passed {
 			answered++

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -156,9 +157,7 @@ func (s *server) read(t *testing.T, what fmt.Stringer, st step,
 	t.Helper()
 	s.set(t, st, nodeOf)
 	client, err := kube.New(kube.ClientConfig{Node: "any", Kubeconfig: s.kubeconfig})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	got := &sink{objects: newObjects(), want: st, complete: make(chan struct{})}
 
 	ctx, cancel := context.WithCancel(t.Context())

@@ -4,6 +4,7 @@
 //
 //	keeper ─► View: copy of the planner, names ──┐
 //	conntrack, fast path ─► known connections ───┴─► Judge ─► Tried, suggest.Seen, counts of rules
+//	    where no policies are in force: objects that veilctl hands over ─► Places ─► View
 //
 // It promises:
 //   - A question changes nothing: it plans with a copy, and only reads the kernel.

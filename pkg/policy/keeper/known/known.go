@@ -24,6 +24,9 @@ type View struct {
 	Planner *planner.Planner
 	// Nodes holds the names of nodes by their addresses.
 	Nodes map[netip.Addr]string
+	// Policies are policies of the API server that Planner lacks, because they are not in force. A
+	// try adds them.
+	Policies policy.Policies
 	// Notes are sentences about what Planner lacks.
 	Notes []string
 	// Opened returns the connections of the fast path. Nil means that there is no fast path.
@@ -42,6 +45,11 @@ type Judge struct {
 // New returns a Judge. view returns a new View at each call.
 func New(view func() (*View, error)) *Judge {
 	return &Judge{view: view, busy: make(chan struct{}, 1)}
+}
+
+// With returns a Judge that answers from other Views. It answers no question while j does.
+func (j *Judge) With(view func() (*View, error)) *Judge {
+	return &Judge{view: view, busy: j.busy}
 }
 
 // busyFor bounds the time for which a question waits for another one.

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/trial"
 )
@@ -33,9 +34,7 @@ func TestQuestionWaitsForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := New(func() (*View, error) { return &View{}, nil })
 		_, done, err := j.look()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 
 		time.AfterFunc(time.Second, done)
 		if _, done, err = j.look(); err != nil {

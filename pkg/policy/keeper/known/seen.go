@@ -59,11 +59,8 @@ func (s *seer) add(c policy.Known) {
 	if !ofPods {
 		return
 	}
-	for _, egress := range []bool{false, true} {
-		own, peer := f.Dst, f.Src
-		if egress {
-			own, peer = f.Src, f.Dst
-		}
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		own, peer := f.Ends(d)
 		subject, is := s.podsAt(own)
 		if !s.attached[own] || !is || subject.Namespace != s.namespace {
 			continue
@@ -74,7 +71,7 @@ func (s *seer) add(c policy.Known) {
 		case f.Proto != policy.TCP && f.Proto != policy.UDP && f.Proto != policy.SCTP:
 			s.found.Other++
 		default:
-			s.found.Add(suggest.Row{Subject: subject, Egress: egress, Peer: s.peer(peer),
+			s.found.Add(suggest.Row{Subject: subject, Egress: d == policy.Egress, Peer: s.peer(peer),
 				Protocol: strings.ToUpper(f.Proto.String()), Port: f.Port})
 		}
 	}

@@ -24,7 +24,7 @@ type Tried struct {
 }
 
 // Try judges the known connections of this node's pods, and the last packets that policies denied,
-// first by the known policies, then by the known policies with changed and without deleted. It
+// first by the policies in force, then by the known policies with changed and without deleted. It
 // changes nothing: it plans with a copy of the planner, and reads conntrack once. Try must run on a
 // thread of the node's network namespace.
 func (j *Judge) Try(changed policy.Policies, deleted []policy.Ref) (*Tried, error) {
@@ -36,7 +36,12 @@ func (j *Judge) Try(changed policy.Policies, deleted []policy.Ref) (*Tried, erro
 
 	p := v.Planner
 	before := p.Plan()
-	if err := change(p, changed, deleted); err != nil {
+	for _, c := range []policy.Policies{v.Policies, changed} {
+		if err := put(p, c); err != nil {
+			return nil, err
+		}
+	}
+	if err := remove(p, deleted); err != nil {
 		return nil, err
 	}
 	after := p.Plan()
@@ -57,20 +62,23 @@ func (j *Judge) Try(changed policy.Policies, deleted []policy.Ref) (*Tried, erro
 		Problems: newProblems(before, after)}, nil
 }
 
-// change puts and deletes policies. It returns an error for a change that the API server would
-// refuse.
-func change(p *planner.Planner, changed policy.Policies, deleted []policy.Ref) error {
-	for _, c := range changed.Namespaced {
+// put puts policies. It returns an error for a policy that the API server would refuse.
+func put(p *planner.Planner, policies policy.Policies) error {
+	for _, c := range policies.Namespaced {
 		if !p.HasNamespace(c.Namespace) {
 			return fmt.Errorf("NetworkPolicy %s: namespace %s does not exist: the cluster has %s",
 				c.Name, c.Namespace, some(p.Namespaces()))
 		}
 		p.PutPolicy(c)
 	}
-	for _, c := range changed.Cluster {
+	for _, c := range policies.Cluster {
 		p.PutClusterPolicy(c)
 	}
+	return nil
+}
 
+// remove deletes policies. It returns an error for a policy that does not exist.
+func remove(p *planner.Planner, deleted []policy.Ref) error {
 	for _, r := range deleted {
 		exist := p.Refs(r.Namespace)
 		if !slices.Contains(exist, r) {

@@ -3,6 +3,7 @@ package chains
 import (
 	"crypto/sha256"
 	"fmt"
+	"iter"
 	"maps"
 
 	"github.com/google/nftables"
@@ -42,6 +43,9 @@ type Chain struct {
 	refer sets.References
 	// texts is the digest of the rules' texts; nil until the rules were made.
 	texts *Digest
+	// lines is the number of lines from which the chain was made; 0 for a chain whose content does
+	// not follow from its name.
+	lines int
 }
 
 // Rules makes the rules of the chain.
@@ -93,6 +97,26 @@ func (d *Digest) Add(text []byte) {
 	*d = sha256.Sum256(append(append(b, d[:]...), text...))
 }
 
+// Sets returns the names in the kernel of the sets that the chains of a group look up. The group is
+// of the last plan.
+func (p *Maker) Sets(g *policy.Group) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, d := range directions {
+			name := chainPrefix[d] + g.Chains[d] + families[0].Suffix
+			for _, c := range []*Chain{p.chains[name], p.chains[name+behindAdmin]} {
+				if c == nil {
+					continue
+				}
+				for set := range c.refer.Names() {
+					if !yield(set) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
 var directions = []policy.Direction{policy.Ingress, policy.Egress}
 
 // chainPrefix is the prefix of the name of a plan's chain for one direction.
@@ -106,7 +130,11 @@ type Maker struct {
 	// groups holds the plan's groups that already have chains, keyed by name.
 	groups map[string]*policy.Group
 	chains map[string]*Chain
-	refer  sets.Counts
+	// spare holds chains that the plan does not need, for a plan that does (spare.go). spareLines
+	// is the number of their lines.
+	spare      map[string]*Chain
+	spareLines int
+	refer      sets.Counts
 	// options are the options of the plan that chains were made for.
 	options policy.Options
 }
@@ -118,18 +146,13 @@ func (p *Maker) Make(plan *policy.Plan) (chains map[string]*Chain, refer *sets.C
 	remade bool) {
 	if p.options != plan.Options {
 		p.chains, p.refer, p.options = nil, sets.Counts{}, plan.Options
+		p.Forget()
 	} else if p.chains != nil && maps.Equal(p.groups, plan.Groups) {
 		return p.chains, &p.refer, false
 	}
 
-	w := &chainWriter{plan: plan, boxed: p.Boxed, old: p.chains, chains: map[string]*Chain{}}
-	for _, g := range plan.Groups {
-		for _, d := range directions {
-			if g.Chains[d] != "" {
-				w.add(d, plan.Chains[g.Chains[d]])
-			}
-		}
-	}
+	w := &chainWriter{plan: plan, boxed: p.Boxed, old: p.known, chains: map[string]*Chain{}}
+	w.addGroups()
 	w.addHooks()
 	for name, c := range w.chains {
 		if p.chains[name] != c {
@@ -139,6 +162,7 @@ func (p *Maker) Make(plan *policy.Plan) (chains map[string]*Chain, refer *sets.C
 	for name, c := range p.chains {
 		if w.chains[name] != c {
 			p.refer.Remove(c.refer)
+			p.keep(name, c)
 		}
 	}
 	p.groups, p.chains = plan.Groups, w.chains

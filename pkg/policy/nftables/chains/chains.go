@@ -21,15 +21,28 @@ type chainWriter struct {
 	plan *policy.Plan
 	// boxed is Boxed of the Maker.
 	boxed bool
-	// old holds the chains of the previous plan.
-	old    map[string]*Chain
+	// old returns a chain of an earlier plan, or nil.
+	old    func(name string) *Chain
 	chains map[string]*Chain
+}
+
+// addGroups adds the chains of the plan's groups. The plan of Prepare lacks some.
+func (w *chainWriter) addGroups() {
+	for _, g := range w.plan.Groups {
+		for _, d := range directions {
+			if c := w.plan.Chains[g.Chains[d]]; c != nil {
+				w.add(d, c)
+			}
+		}
+	}
 }
 
 // add adds the chains that enforce one direction of a plan's chain. It reuses chains of the
 // previous plan: chains of the same name have the same content.
 func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
-	var lines arrange.Arrangement
+	arranged := false
+	var grants []arrange.Grant
+	var boxes []sets.Boxes
 	for i, f := range families {
 		name := chainPrefix[d] + from.Name + f.Suffix
 		if w.chains[name] != nil {
@@ -39,26 +52,30 @@ func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 		if len(from.Admin) > 0 {
 			behind += behindAdmin
 		}
-		if old := w.old[name]; old != nil {
-			w.chains[name], w.chains[behind] = old, w.old[behind]
+		if old, rest := w.old(name), w.old(behind); old != nil && rest != nil {
+			w.chains[name], w.chains[behind] = old, rest
 			continue
 		}
 
+		if !arranged {
+			lines := arrange.Arrange(from.Lines, w.boxed)
+			arranged, grants, boxes = true, lines.Grants, sets.BoxesOf(lines)
+		}
 		var refer sets.References
 		if i == 0 {
-			lines = arrange.Arrange(from.Lines, w.boxed)
-			refer = sets.ReferencesOf(from, lines)
+			refer = sets.ReferencesOf(from, grants, boxes)
 		}
 		rules := ruleWriter{direction: d, family: f, absent: w.absent(from, i),
 			options: w.plan.Options}
-		w.chains[behind] = &Chain{refer: refer, make: func(c *Fragments) []Rule {
+		size := 1 + len(from.Admin) + len(from.Lines) + len(from.Baseline)
+		w.chains[behind] = &Chain{lines: size, refer: refer, make: func(c *Fragments) []Rule {
 			if from.Open {
 				return rules.with(c).tier(from.Baseline, baseline, "")
 			}
-			return rules.with(c).isolating(lines)
+			return rules.with(c).isolating(grants, boxes)
 		}}
 		if behind != name {
-			w.chains[name] = &Chain{make: func(c *Fragments) []Rule {
+			w.chains[name] = &Chain{lines: 1, make: func(c *Fragments) []Rule {
 				return append(rules.with(c).tier(from.Admin, admin, behind),
 					match{}.verdict(expr.VerdictGoto, behind))
 			}}
@@ -156,9 +173,9 @@ func (w *ruleWriter) ports(i policy.Interval) match {
 }
 
 // isolating returns the rules for the lines of NetworkPolicies.
-func (w *ruleWriter) isolating(lines arrange.Arrangement) (rules []Rule) {
+func (w *ruleWriter) isolating(grants []arrange.Grant, boxes []sets.Boxes) (rules []Rule) {
 	passes := func(m match) { rules = append(rules, m.verdict(expr.VerdictReturn, "")) }
-	for _, grant := range lines.Grants {
+	for _, grant := range grants {
 		g := sets.Group(grant)
 		switch m, some := w.anyPeer(g); {
 		case !some:
@@ -169,9 +186,9 @@ func (w *ruleWriter) isolating(lines arrange.Arrangement) (rules []Rule) {
 			passes(w.ports(g.Ports[0]).and(m))
 		}
 	}
-	for kind, of := range lines.Boxes {
-		if b := (sets.Boxes{Kind: arrange.BoxKind(kind), Lines: of}); b.Some(w.absent) {
-			passes(w.family.inBoxes(w.direction, b.Name()+w.family.Suffix))
+	for _, b := range boxes {
+		if b.Some(w.absent) {
+			passes(w.family.inBoxes(w.direction, b.Name+w.family.Suffix))
 		}
 	}
 	passes(w.family.toItself())
@@ -203,6 +220,7 @@ func (w *chainWriter) addHooks() {
 		setStamp(),
 		known().verdict(expr.VerdictAccept, ""),
 		related().verdict(expr.VerdictGoto, ofRelated),
+		notKnown().verdict(expr.VerdictJump, ofUnknown),
 		withoutHandshake().verdict(expr.VerdictJump, answers),
 		fromPods(expr.CmpOpEq).verdict(expr.VerdictJump, egress),
 		toPods(expr.CmpOpEq).verdict(expr.VerdictJump, ingress),

@@ -15,6 +15,11 @@ import (
 //	                                       ├ from a tunnel: a node, or received it ─► ends
 //	                                       └ from outside: the quoted packet went outside
 //
+// Conntrack does not know connections of the fast path. Errors about them are judged in the same way,
+// and then by policies like first packets:
+//
+//	post ─► unknown ─► unknown_errors ─► unknown_ends
+//
 // These hooks are before source NAT, so source and quote have the addresses of the real ends. Only
 // IPVS translates earlier, so errors of the pods behind its services are dropped. Errors that this
 // node's own stack makes pass the chain processes instead.
@@ -25,6 +30,10 @@ const (
 	ofRelated  = "related"
 	ofErrors   = "errors"
 	ofEnds     = "ends"
+
+	ofUnknown = "unknown"
+	// prefixUnknown is in front of the chains of errors about connections that are not known.
+	prefixUnknown = "unknown_"
 )
 
 // priorityErrors is in front of IPVS (98) and source NAT (100) at input.
@@ -40,13 +49,19 @@ func addRelated(to map[string]*Chain) {
 	// A related packet that is not ICMP opens a connection that the helper of an allowed connection
 	// expects.
 	rules := []Rule{notICMP.verdict(expr.VerdictAccept, "")}
+	var first []Rule
 	for _, f := range families {
 		is := match{"meta nfproto " + f.Name, f.is().Exprs}
 		rules = append(rules, is.verdict(expr.VerdictGoto, ofErrors+f.Suffix))
-		to[ofErrors+f.Suffix] = fixed(f.errors()...)
-		to[ofEnds+f.Suffix] = fixed(f.fromEnd().verdict(expr.VerdictAccept, ""), drop(foreign))
+		f.addErrors(to, "", expr.VerdictAccept)
+		for _, types := range f.errors {
+			first = append(first,
+				f.isError(types).verdict(expr.VerdictGoto, prefixUnknown+ofErrors+f.Suffix))
+		}
+		f.addErrors(to, prefixUnknown, expr.VerdictReturn)
 	}
 	to[ofRelated] = fixed(append(rules, drop(foreign))...)
+	to[ofUnknown] = fixed(first...)
 
 	host := fixed(
 		fromPods(expr.CmpOpNeq).verdict(expr.VerdictAccept, ""),
@@ -56,22 +71,23 @@ func addRelated(to map[string]*Chain) {
 	to[hostErrors] = host
 }
 
-// errors returns the rules that judge errors. Errors from pods behind a tunnel go to the chain
-// ends.
-func (f family) errors() []Rule {
+// addErrors adds the chains that judge errors, with a verdict for those that pass. Errors from pods
+// behind a tunnel go to the chain ends.
+func (f family) addErrors(to map[string]*Chain, prefix string, passes expr.VerdictKind) {
 	node := match{f.Name + " saddr @" + f.Nodes, encode(f.load(f.saddr, firstRegister),
 		&expr.Lookup{SourceRegister: firstRegister, SetName: f.Nodes})}
 	outside := match{"quoted daddr != @" + f.Inside, encode(f.loadQuoted(firstRegister),
 		&expr.Lookup{SourceRegister: firstRegister, SetName: f.Inside, Invert: true})}
-	return []Rule{
-		fromPods(expr.CmpOpEq).and(f.fromSource(f.Self)).verdict(expr.VerdictAccept, ""),
+	to[prefix+ofErrors+f.Suffix] = fixed(
+		fromPods(expr.CmpOpEq).and(f.fromSource(f.Self)).verdict(passes, ""),
 		Rule(fromPods(expr.CmpOpEq).and(match(drop(foreign)))),
-		toPods(expr.CmpOpNeq).verdict(expr.VerdictAccept, ""),
-		fromTunnel().and(node).verdict(expr.VerdictAccept, ""),
-		fromTunnel().verdict(expr.VerdictGoto, ofEnds+f.Suffix),
-		outside.verdict(expr.VerdictAccept, ""),
+		toPods(expr.CmpOpNeq).verdict(passes, ""),
+		fromTunnel().and(node).verdict(passes, ""),
+		fromTunnel().verdict(expr.VerdictGoto, prefix+ofEnds+f.Suffix),
+		outside.verdict(passes, ""),
 		drop(foreign),
-	}
+	)
+	to[prefix+ofEnds+f.Suffix] = fixed(f.fromEnd().verdict(passes, ""), drop(foreign))
 }
 
 // fromEnd matches errors whose source is the destination of the packet that they quote.

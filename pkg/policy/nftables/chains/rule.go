@@ -57,7 +57,6 @@ func countDrop(counter string) Rule {
 // DNSCache exempts the segments of its own address in this way.
 func dropMidstream() Rule {
 	const flags, opens, syn = 13, 0x17, 0x02 // fin, syn, rst, ack; offset of RFC 9293 section 3.1
-	const untracked = 1 << 6                 // NF_CT_STATE_UNTRACKED_BIT
 	d := drop(midstream)
 	text := "meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn ct state != untracked "
 	return Rule{text + d.Text, append(encode(
@@ -71,7 +70,7 @@ func dropMidstream() Rule {
 		// This check comes last, so that only segments that do not open a connection pay for it.
 		&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister,
-			Data: binaryutil.NativeEndian.PutUint32(untracked)},
+			Data: binaryutil.NativeEndian.PutUint32(stateUntracked)},
 	), d.Exprs...)}
 }
 
@@ -81,11 +80,19 @@ type family struct {
 	proto        byte
 	saddr, daddr uint32 // offsets in the header
 	quoted       uint32 // offset in an ICMP error of the inner packet's daddr
+	icmp         byte   // the protocol
+	// errors are the types of ICMP errors (RFC 792; RFC 4443, section 2.1). Some are obsolete.
+	errors []icmpTypes
 }
 
+// icmpTypes are the first and the last of a range of types.
+type icmpTypes [2]byte
+
 var families = []family{
-	{sets.Families[0], unix.NFPROTO_IPV4, 12, 16, 8 + 16},
-	{sets.Families[1], unix.NFPROTO_IPV6, 8, 24, 8 + 24},
+	{sets.Families[0], unix.NFPROTO_IPV4, 12, 16, 8 + 16, unix.IPPROTO_ICMP,
+		[]icmpTypes{{3, 5}, {11, 12}}},
+	{sets.Families[1], unix.NFPROTO_IPV6, 8, 24, 8 + 24, unix.IPPROTO_ICMPV6,
+		[]icmpTypes{{0, 127}}},
 }
 
 // Registers of a lookup. A concatenated key begins in firstRegister and continues in the next
@@ -176,7 +183,7 @@ func toPorts(i policy.Interval) match {
 }
 
 // Bits of ct state (NF_CT_STATE_BIT).
-const stateEstablished, stateRelated = 1 << 1, 1 << 2
+const stateInvalid, stateEstablished, stateRelated, stateUntracked = 1, 1 << 1, 1 << 2, 1 << 6
 
 // known matches packets of established connections, whose first packet was judged.
 func known() match { return inState("established", stateEstablished) }
@@ -189,6 +196,10 @@ func related() match { return inState("related", stateRelated) }
 func knownOrRelated() match {
 	return inState("established,related", stateEstablished|stateRelated)
 }
+
+// notKnown matches packets that neither belong nor relate to a connection that conntrack knows, and
+// begin none. ICMP errors about connections of the fast path are among them.
+func notKnown() match { return inState("invalid,untracked", stateInvalid|stateUntracked) }
 
 func inState(name string, bits uint32) match {
 	return match{"ct state " + name, encode(
@@ -205,6 +216,19 @@ func byHostProcess() match {
 		&expr.Meta{Key: expr.MetaKeyIIF, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: make([]byte, 4)},
 	)}
+}
+
+// isError matches ICMP errors of the family.
+func (f family) isError(types icmpTypes) match {
+	text := fmt.Sprintf("meta nfproto %s meta l4proto %d icmp type %d-%d", f.Name, f.icmp, types[0],
+		types[1])
+	return match{text, slices.Concat(f.is().Exprs, encode(
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{f.icmp}},
+		&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseTransportHeader, Len: 1},
+		&expr.Range{Op: expr.CmpOpEq, Register: firstRegister, FromData: types[:1],
+			ToData: types[1:]},
+	))}
 }
 
 // toNode matches packets to this node itself. Only at input do packets have no output link.

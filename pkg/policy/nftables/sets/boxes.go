@@ -27,10 +27,24 @@ var boxPrefixes = [arrange.BoxKinds]string{arrange.BoxBlocks: "xb", arrange.BoxP
 type Boxes struct {
 	Kind  arrange.BoxKind
 	Lines []policy.Line
+	// Name is the name of the set, without the suffix of a family.
+	Name string
 }
 
-// Name returns the name of the set of the lines, without the suffix of a family.
-func (b Boxes) Name() string {
+// BoxesOf returns the boxes of an arrangement, at most one of each kind.
+func BoxesOf(a arrange.Arrangement) (out []Boxes) {
+	for kind, lines := range a.Boxes {
+		if len(lines) > 0 {
+			b := Boxes{Kind: arrange.BoxKind(kind), Lines: lines}
+			b.Name = b.nameOf()
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// nameOf returns a hash of the lines with the prefix of the kind.
+func (b Boxes) nameOf() string {
 	text := make([]byte, 0, 40*len(b.Lines))
 	for _, l := range b.Lines {
 		text = append(append(text, l.Peer...), ' ')

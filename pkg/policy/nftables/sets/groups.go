@@ -3,6 +3,8 @@ package sets
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"iter"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -72,17 +74,15 @@ func newReferences() References {
 		map[string]Boxes{}}
 }
 
-// ReferencesOf returns the references of the rules of a plan's chain; a is the arrangement of its
-// lines.
-func ReferencesOf(from *policy.Chain, a arrange.Arrangement) References {
+// ReferencesOf returns the references of the rules of a plan's chain. grants and boxes are the
+// arrangement of its lines.
+func ReferencesOf(from *policy.Chain, grants []arrange.Grant, boxes []Boxes) References {
 	r := newReferences()
-	for kind, lines := range a.Boxes {
-		if b := (Boxes{arrange.BoxKind(kind), lines}); len(lines) > 0 {
-			r.boxes[b.Name()] = b
-		}
+	for _, b := range boxes {
+		r.boxes[b.Name] = b
 	}
 
-	for _, grant := range a.Grants {
+	for _, grant := range grants {
 		g := Group(grant)
 		if name := g.PortSet(); name != "" && r.ports[name] == nil {
 			r.ports[name] = portSet(g.Ports)
@@ -105,6 +105,27 @@ func ReferencesOf(from *policy.Chain, a arrange.Arrangement) References {
 		}
 	}
 	return r
+}
+
+// Names returns the names of the sets in the kernel, with those that a family may lack.
+func (r References) Names() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for name := range r.ports {
+			if !yield(name) {
+				return
+			}
+		}
+		for _, f := range Families {
+			for _, names := range []iter.Seq[string]{maps.Keys(r.peers), maps.Keys(r.unions),
+				maps.Keys(r.boxes)} {
+				for name := range names {
+					if !yield(name + f.Suffix) {
+						return
+					}
+				}
+			}
+		}
+	}
 }
 
 // protoAndPort is the type of the keys of a set of ports.

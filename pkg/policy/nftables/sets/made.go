@@ -22,9 +22,12 @@ func (p *Maker) keepSets(sets policy.SetMap) {
 			same = same && p.from.Get(peer) == sets.Get(peer)
 			p.dependents[peer] = append(p.dependents[peer], name)
 		}
-		if same {
+		switch lasting := p.lasting[name]; {
+		case same:
 			p.sets[name] = old[name]
-		} else {
+		case lasting != nil:
+			p.sets[name] = lasting
+		default:
 			p.sets[name] = make()
 		}
 	}
@@ -42,6 +45,11 @@ func (p *Maker) keepSets(sets policy.SetMap) {
 	}
 	for name, b := range p.refer.boxes {
 		keep(name, b.changing(), func() *made { return b.make(sets) })
+	}
+	for name, m := range old {
+		if p.sets[name] == nil && isLasting(name) {
+			p.spare(name, m)
+		}
 	}
 }
 

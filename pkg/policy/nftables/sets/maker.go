@@ -17,6 +17,10 @@ type Maker struct {
 	sets       map[string]*made
 	from       policy.SetMap
 	dependents map[string][]string
+	// lasting holds sets of blocks that the plan does not need, for a plan that does (lasting.go).
+	// lastingSize is the number of their elements.
+	lasting     Lasting
+	lastingSize int
 	// members holds the sets of makeMembers. They were made from the plan membersOf.
 	members   map[string]*Set
 	membersOf policy.Plan

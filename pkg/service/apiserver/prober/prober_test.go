@@ -198,21 +198,15 @@ func TestProbesReadNames(t *testing.T) {
 func TestProbesAreMarked(t *testing.T) {
 	nettest.NeedCapability(t, unix.CAP_NET_ADMIN, "sets SO_MARK")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer l.Close()
 	const mark = 0x1000
 	conn, err := (Target{Mark: mark}).dialer(func(uint64) {}).DialContext(t.Context(), "tcp",
 		l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer conn.Close()
 	raw, err := conn.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	var got int
 	var gotErr error

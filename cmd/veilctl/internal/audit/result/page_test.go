@@ -85,13 +85,13 @@ func TestPageShowsVerdictsFirst(t *testing.T) {
 	}
 
 	for what, want := range map[string]string{
-		"the bad node":       `<td class="verdict bad">✗ bad</td><td>node-2</td>`,
-		"the silent node":    `<td class="verdict unseen">– not looked at</td><td>node-3</td>`,
-		"the gap":            "<td>Status of the nodes: node-3</td><td>veild does not answer",
+		"the bad node":       `<td class="verdict bad">✗ bad</td><td title="node">node-2</td>`,
+		"the silent node":    `unseen">– not looked at</td><td title="node">node-3</td>`,
+		"the gap":            `Status of the nodes: node-3</td><td title="why">veild does not answer`,
 		"the whole":          `<div class="card tile bad"><b>✗ bad</b><span>overall verdict</span>`,
-		"an exception":       `<td class="verdict ">• open</td><td>1</td><td>Traffic that leaves`,
-		"an unknown one":     `<td class="verdict ">• not known</td><td>7</td>`,
-		"a closed one":       `<td class="verdict good">✓ closed</td><td>14</td>`,
+		"an exception":       `• open</td><td title="no.">1</td><td title="what is clear">Traffic that`,
+		"an unknown one":     `<td class="verdict ">• not known</td><td title="no.">7</td>`,
+		"a closed one":       `<td class="verdict good">✓ closed</td><td title="no.">14</td>`,
 		"the digest":         "@sha256:0123456789abcdef",
 		"a sample":           "shop/web",
 		"what nothing reads": "disks and volumes",
@@ -105,7 +105,7 @@ func TestPageShowsVerdictsFirst(t *testing.T) {
 			t.Errorf("a table begins with %s", head)
 		}
 	}
-	if strings.Index(page, "<td>node-2") > strings.Index(page, "<td>node-1") {
+	if strings.Index(page, ">node-2") > strings.Index(page, ">node-1") {
 		t.Error("the bad node is not first")
 	}
 	for _, bad := range []string{"<script", "http://", "src=", "@import", "url(", "ZgotmplZ"} {

@@ -32,7 +32,11 @@ func CheckFolder(dir string) error {
 
 	tmp, err := os.MkdirTemp(filepath.Dir(filepath.Clean(dir)), ".veilctl-report-*")
 	if err != nil {
-		return fmt.Errorf("--out: %w", err)
+		var path *fs.PathError // it has the name of the temporary folder
+		if errors.As(err, &path) {
+			err = path.Err
+		}
+		return fmt.Errorf("--out %s: no folder can be made there: %w", dir, err)
 	}
 	return os.Remove(tmp)
 }

@@ -44,7 +44,13 @@ type Cluster struct {
 // Kubeconfig serves c until the test ends, and returns a kubeconfig for it.
 func (c *Cluster) Kubeconfig(t *testing.T) string {
 	t.Helper()
-	server := httptest.NewServer(c)
+	return Kubeconfig(t, c)
+}
+
+// Kubeconfig serves an API server until the test ends, and returns a kubeconfig for it.
+func Kubeconfig(t *testing.T, h http.Handler) string {
+	t.Helper()
+	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	filetest.Write(t, file, fmt.Appendf(nil, "clusters: [{name: c, cluster: {server: '%s'}}]\n"+

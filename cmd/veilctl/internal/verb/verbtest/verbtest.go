@@ -13,7 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 	"github.com/kubeveil/kubeveil/pkg/telemetry/health"
 )
 
@@ -32,22 +34,18 @@ func Completed(t *testing.T, line string, verbs ...*cobra.Command) string {
 	t.Helper()
 	var out bytes.Buffer
 	args := append([]string{"__complete"}, strings.Split(line, " ")...)
-	if err := Run(t.Context(), args, &out, io.Discard, verbs...); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, Run(t.Context(), args, &out, io.Discard, verbs...))
 	return strings.TrimSpace(out.String())
 }
 
 // Daemon serves s and pages on a socket until the test ends, like veild, and returns the path of
 // the socket. ready reports whether this veild is ready.
 func Daemon(t *testing.T, s telemetry.Status, ready bool,
-	pages map[string]telemetry.Page) string {
+	pages map[string]admin.Page) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
-	l, err := telemetry.ListenAdmin(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, err := admin.Listen(socket)
+	errtest.Must(t, err)
 	h := health.New(time.Hour, "first apply done")
 	if ready {
 		h.Done("first apply done")
@@ -55,15 +53,13 @@ func Daemon(t *testing.T, s telemetry.Status, ready bool,
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- telemetry.Serve(ctx, l, telemetry.AdminHandler(func() telemetry.Status {
+		ended <- telemetry.Serve(ctx, l, admin.Handler(func() telemetry.Status {
 			return s
 		}, h, pages), slog.New(slog.DiscardHandler))
 	}()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, <-ended)
 	})
 	return socket
 }

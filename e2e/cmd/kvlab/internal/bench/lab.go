@@ -18,7 +18,7 @@ Usage: kvlab bench lab [flags]
 
 Examples:
   kvlab bench lab                      all parts, about 15 minutes on two cores
-  kvlab bench lab --quick --only add   a quick look at one part: bare, capped, add, scale or churn
+  kvlab bench lab --quick --only add   a quick look at one part
 
 Flags:
 `

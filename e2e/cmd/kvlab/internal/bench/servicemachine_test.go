@@ -49,9 +49,7 @@ func TestUnpack(t *testing.T) {
 		h.Mode = 0o644
 		errtest.Must(t, w.WriteHeader(&h))
 		if h.Size > 0 {
-			if _, err := w.Write([]byte("bytes")); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(w.Write([]byte("bytes"))))
 		}
 	}
 

@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
 	"github.com/kubeveil/kubeveil/internal/commandline"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
@@ -41,7 +42,7 @@ func TestArguments(t *testing.T) {
 		"past netfilter beside kube-proxy": {"--host-routing ebpf",
 			"--host-routing ebpf: it needs the service proxy ebpf, too"},
 		"unknown host routing": {"--host-routing bpf",
-			"--host-routing bpf: write kernel or ebpf"},
+			"--host-routing bpf: write kernel, ebpf or auto"},
 		"services by nobody": {"--service-proxy bpf",
 			"--service-proxy bpf: write none or ebpf"},
 		"kube-proxy in another mode": {"--proxy-mode ipvs --policy kubernetes", ""},
@@ -73,9 +74,7 @@ func TestNothingPassed(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	result, err := bench.Read(filepath.Join(dir, "result.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if missed := result.Missed(); len(missed) != 1 || missed[0].Name != "upstream specs that pass" {
 		t.Errorf("missed %+v", missed)
 	}

@@ -32,7 +32,7 @@ const ProxyModeUsage = "`mode` of kube-proxy: " + vm.ProxyNFTables + ", " + vm.P
 // HostRoutingUsage is the usage of a flag --host-routing for machines.
 const HostRoutingUsage = "who brings packets to pods of a node: `kind` " +
 	config.HostRoutingKernel + " or, with --service-proxy " + config.ServiceProxyEBPF + ", " +
-	config.HostRoutingEBPF
+	config.HostRoutingEBPF + " or " + config.HostRoutingAuto
 
 // PolicyUsage is the usage of a flag --policy for machines.
 const PolicyUsage = "which network policies Kubeveil enforces: `kind` " + config.PolicyNone +

@@ -109,9 +109,7 @@ func TestFolder(t *testing.T) {
 			errtest.Must(t, os.Mkdir(dir, 0o755))
 		}, false},
 		{"of an earlier run", func(t *testing.T, dir string) {
-			if _, err := program.Folder(dir); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errtest.Of(program.Folder(dir)))
 			write(t, filepath.Join(dir, "result.json"))
 			errtest.Must(t, os.Mkdir(filepath.Join(dir, "machines"), 0o700))
 			write(t, filepath.Join(dir, "machines", "disk"))
@@ -130,19 +128,13 @@ func TestFolder(t *testing.T) {
 					!strings.Contains(err.Error(), "thesis.tex") {
 					t.Fatalf("error %v, want one that names thesis.tex", err)
 				}
-				if _, err := os.Stat(filepath.Join(dir, "thesis.tex")); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, errtest.Of(os.Stat(filepath.Join(dir, "thesis.tex"))))
 				return
 			}
 
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			entries, err := os.ReadDir(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if len(entries) != 1 || !filepath.IsAbs(path) {
 				t.Errorf("%s has %v, want the marker alone", path, entries)
 			}

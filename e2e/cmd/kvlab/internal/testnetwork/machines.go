@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/cluster/network"
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
@@ -33,8 +32,14 @@ func onMachines(ctx context.Context, a arguments, root string, o session.Setup,
 	log *slog.Logger) (report *session.Report, platform string, err error) {
 	began := time.Now()
 	fmt.Fprintln(o.Out, "starting virtual machines …")
+	var images []string
+	if a.releases != "" {
+		for _, release := range []string{"last", "this"} {
+			images = append(images, filepath.Join(a.releases, release, "kubeveil.tar"))
+		}
+	}
 	c, err := vm.New(ctx, vm.ClusterConfig{NoVeil: true, Userspace: []int{userspace},
-		Dir: filepath.Join(a.out, "cluster"), Log: log})
+		Images: images, Dir: filepath.Join(a.out, "cluster"), Log: log})
 	if err != nil {
 		return nil, "", err
 	}
@@ -64,7 +69,7 @@ func (m machines) run(ctx context.Context, a arguments, root string, o session.S
 	}
 	o.Cluster, o.Lab, o.Kubeconfig = cluster, m, m.Kubeconfig()
 	o.Kubectl = []string{kubectl(root), "--kubeconfig=" + o.Kubeconfig}
-	return session.Run(ctx, network.Cases(), o)
+	return session.Run(ctx, a.cases(), o)
 }
 
 // Clear implements session.Lab, as do the other methods.

@@ -6,6 +6,8 @@
 //		on virtual machines that it makes and removes
 //	kvlab test network --kubeconfig FILE [--core|--full] [--run REGEXP] [--out DIR]
 //		on a cluster where Kubeveil is installed
+//	kvlab test network --releases FOLDER
+//		the cases of releases, on virtual machines: an upgrade, and the Helm chart
 //	kvlab test network --list
 //		lists the cases
 //
@@ -36,6 +38,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/network"
+	"github.com/kubeveil/kubeveil/e2e/cluster/network/nodes"
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
@@ -47,8 +50,20 @@ import (
 // arguments are the values of the command line.
 type arguments struct {
 	kubeconfig, out, image, platform string
-	match                            *regexp.Regexp
-	core, full, list                 bool
+	// releases is the folder of releases that hack/vm/releases.sh writes. Empty means that the
+	// cases install the tree.
+	releases         string
+	match            *regexp.Regexp
+	core, full, list bool
+}
+
+// cases returns the cases of the run.
+func (a *arguments) cases() []session.Case {
+	if a.releases == "" {
+		return network.Cases()
+	}
+	return network.ReleaseCases(nodes.Releases{Last: filepath.Join(a.releases, "last"),
+		This: filepath.Join(a.releases, "this"), Helm: filepath.Join(a.releases, "helm")})
 }
 
 const usage = `Run the end-to-end tests of the network, on virtual machines made for the run or on a
@@ -62,6 +77,7 @@ Examples:
   kvlab test network --full                     run all cases, more than half an hour
   kvlab test network --run 'reboot|uninstall'   run the cases whose names match
   kvlab test network --kubeconfig admin.conf    run on that cluster, and disturb it
+  kvlab test network --releases out/releases    upgrade a release, and run Helm: make e2e-releases
   kvlab test network --list                     list the cases
 
 Flags:
@@ -90,6 +106,8 @@ func (a *arguments) flags() *pflag.FlagSet {
 		remote.ToolsImage+")")
 	flags.StringVar(&a.platform, "platform", bench.VM,
 		"platform of the nodes of --kubeconfig: vm, emulated, sev-snp, tdx, metal")
+	flags.StringVar(&a.releases, "releases", "",
+		"`folder` of hack/vm/releases.sh: run the cases of releases")
 	flags.BoolVar(&a.core, "core", false, "leave out the cases that wait long or restart daemons")
 	flags.BoolVar(&a.full, "full", false, "run the cases that take long, too")
 	flags.BoolVar(&a.list, "list", false, "list the cases and end")
@@ -106,7 +124,10 @@ func (a *arguments) check() error {
 	if a.core && a.full {
 		return errors.New("--core and --full: choose one")
 	}
-	if a.match != nil && !slices.ContainsFunc(network.Cases(),
+	if a.releases != "" && a.kubeconfig != "" {
+		return errors.New("--releases and --kubeconfig: choose one")
+	}
+	if a.match != nil && !slices.ContainsFunc(a.cases(),
 		func(c session.Case) bool { return a.match.MatchString(c.Name) }) {
 		return fmt.Errorf("--run %s: no case has such a name, kvlab test network --list shows them",
 			a.match)
@@ -119,7 +140,7 @@ func (a *arguments) check() error {
 
 func run(ctx context.Context, a arguments) error {
 	if a.list {
-		network.List(os.Stdout)
+		network.List(os.Stdout, a.cases())
 		return nil
 	}
 
@@ -129,6 +150,11 @@ func run(ctx context.Context, a arguments) error {
 	}
 	if a.out, err = program.Folder(a.out); err != nil {
 		return err
+	}
+	if a.releases != "" {
+		if a.releases, err = filepath.Abs(a.releases); err != nil {
+			return err
+		}
 	}
 
 	log, closeLog, err := program.Log(a.out, "e2e.log")
@@ -197,7 +223,7 @@ func onCluster(ctx context.Context, a arguments, root string, o session.Setup,
 	}
 	o.Cluster, o.Kubeconfig = cluster, a.kubeconfig
 	o.Kubectl = []string{kubectl(root), "--kubeconfig=" + a.kubeconfig}
-	report, err := session.Run(ctx, network.Cases(), o)
+	report, err := session.Run(ctx, a.cases(), o)
 	return report, a.platform, err
 }
 

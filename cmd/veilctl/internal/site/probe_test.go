@@ -1,0 +1,119 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+// Datagrams of each size that the path carries arrive, and no others, also if another program has
+// the port.
+func TestProbe(t *testing.T) {
+	nettest.NeedRoot(t)
+	ns := [2]*nettest.NS{nettest.NewNS(t), nettest.NewNS(t)}
+	nettest.Veth(t, nettest.End{NS: ns[0], Name: "x"}, nettest.End{NS: ns[1], Name: "x"})
+	nettest.AddAddr(t, ns[0], "x", nettest.Prefixes("198.51.100.1/24", "2001:db8::1/64")...)
+	nettest.AddAddr(t, ns[1], "x", nettest.Prefixes("198.51.100.2/24", "2001:db8::2/64")...)
+
+	for _, to := range []string{"198.51.100.2:51820", "[2001:db8::2]:51820"} {
+		t.Run(to, func(t *testing.T) {
+			out := &probe{to: to, token: "canary-x", sizes: []int{9000, 1500, 1280}}
+			in := &probe{port: 51820, token: "canary-x", sizes: []int{1500, 1280}}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var g errgroup.Group
+			var got []int
+			g.Go(func() error { return ns[0].Do(func() error { return out.send(ctx) }) })
+			g.Go(func() error {
+				defer cancel()
+				return ns[1].Do(func() (err error) {
+					got, err = in.receive(ctx)
+					return err
+				})
+			})
+			errtest.Must(t, g.Wait())
+			if !slices.Equal(got, []int{1500, 1280}) {
+				t.Errorf("arrived %v", got)
+			}
+		})
+	}
+}
+
+// Only a whole datagram of the port with the token counts.
+func TestSizeOfAProbe(t *testing.T) {
+	packet4 := "\x45\x00\x00\x24" + strings.Repeat("\x00", 5) + "\x11" + strings.Repeat("\x00", 10) +
+		"\x00\x01\xca\x6c\x00\x10\x00\x00" + "canary-x"
+	packet6 := "\x60\x00\x00\x00\x00\x10\x11\x40" + strings.Repeat("\x00", 32) +
+		"\x00\x01\xca\x6c\x00\x10\x00\x00" + "canary-x"
+	p := &probe{port: 51820, token: "canary-x"}
+	for name, tt := range map[string]struct {
+		packet string
+		want   int
+	}{
+		"IPv4":          {packet4, 36},
+		"IPv6":          {packet6, 56},
+		"TCP":           {strings.Replace(packet4, "\x11", "\x06", 1), 0},
+		"another port":  {strings.Replace(packet4, "\xca\x6c", "\xca\x6d", 1), 0},
+		"another token": {strings.Replace(packet6, "canary-x", "canary-y", 1), 0},
+		"cut":           {packet4[:35], 0},
+		"empty":         {"", 0},
+	} {
+		if got := p.size([]byte(tt.packet)); got != tt.want {
+			t.Errorf("%s: %d, want %d", name, got, tt.want)
+		}
+	}
+}
+
+// A path that loses everything, or that is too small for a tunnel, is refused both ways.
+func TestPathsAreJudged(t *testing.T) {
+	a := aCluster(thisCluster, "10.244.0.0/16", "192.0.2.0/24")
+	p := &prober{here: a, there: a}
+	to := netip.MustParseAddrPort("198.51.100.2:51820")
+	good := path{From: "x", To: "y", Address: to, Sent: []int{1500}, Arrived: []int{1500}}
+	if err := p.judge([]path{good, good}, false); err != nil {
+		t.Error(err)
+	}
+	lost, small := good, good
+	lost.Arrived, small.Arrived = nil, []int{100}
+	err := p.judge([]path{lost, small}, false)
+	for _, want := range []string{"no datagram from node x arrives at node y: permit UDP to " +
+		"198.51.100.2:51820", "packets of 100 bytes arrive, and a tunnel needs"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if got := lost.String() + "; " + good.String(); got != "x to y at 198.51.100.2:51820: nothing "+
+		"arrived; x to y at 198.51.100.2:51820: packets of 1500 bytes arrive" {
+		t.Error(got)
+	}
+}
+
+// Wrong command lines say what to write instead.
+func TestUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"site":                                   "One of status, link, unlink:",
+		"site link":                              "name a kubeconfig of the other cluster with --from",
+		"site link --from x --timeout 0s":        "--timeout 0s",
+		"site link --from x --token-duration 1m": "--token-duration 1m0s: write at least 10m",
+		"site unlink":                            "name one site",
+		"site unlink b --wait=-1s":               "--wait -1s",
+		"site path-probe send":                   "runs in the pods",
+	} {
+		err := verbtest.Run(t.Context(), strings.Fields(args), io.Discard, io.Discard, Command())
+		if !errors.Is(err, verb.ErrUsage) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package scale
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/kubeveil/kubeveil/e2e/scale/apifeed"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
+)
+
+// verbFeed is the verb of the feed's process. The other verbs are the names of sides.
+const verbFeed = "feed"
+
+// Child reports whether Run started this process as a child. If so, it runs the verb in the
+// arguments and returns the exit status. In other processes it does nothing. A program that calls
+// Run must call Child first.
+func Child() (status int, is bool) { return suite.Child(Suite, child) }
+
+// child runs a verb. Its other arguments are the kind of the endpoints and their number, the path
+// of the kubeconfig, and the path of a profile to write, which may be empty.
+func child(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) != 5 {
+		return fmt.Errorf("%q: want a verb, a kind, a number and two paths", args)
+	}
+	n, err := strconv.Atoi(args[2])
+	if err != nil {
+		return err
+	}
+	var f figures
+	shape, config := shapeOf(args[1], n), args[3]
+	switch args[0] {
+	case verbFeed:
+		return serve(ctx, shape, config)
+	case sideOurs:
+		f, err = ours(ctx, shape, config, args[4])
+	case sideLoop:
+		f, err = loop(ctx, n, config)
+	default:
+		err = fmt.Errorf("%s: want %s, %s or %s", args[0], verbFeed, sideOurs, sideLoop)
+	}
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(f)
+}
+
+// perService is the number of endpoints of a service.
+const perService = 100
+
+func shapeOf(kind string, n int) apifeed.Shape {
+	s := apifeed.Shape{Endpoints: n, PerService: perService, IPv6: kind == kindIPv6}
+	if kind == kindUDP {
+		s.UDP = 2
+	}
+	return s
+}
+
+// serve encodes endpoints for both sides and serves them until ctx ends. The kubeconfig is written
+// last.
+func serve(ctx context.Context, shape apifeed.Shape, config string) error {
+	f := apifeed.New()
+	defer f.Close()
+	if err := shape.Fill(f); err != nil {
+		return err
+	}
+	f.Serve(loopPath, messages(shape.Endpoints))
+	f.Handle(changePath, &changer{feed: f, shape: shape})
+	if err := f.WriteConfig(config); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}

@@ -1,0 +1,90 @@
+package scale
+
+import (
+	"fmt"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+)
+
+// label sets the titles of the cases of n endpoints.
+func (s *run) label(n int) {
+	what := fmt.Sprintf("%d endpoints listed and programmed", n)
+	s.labelCase(caseList(n), what)
+	s.labelCase(caseList(n)+toLoop, what)
+}
+
+// kindTexts describe the kinds of endpoints besides TCP.
+var kindTexts = map[string]string{kindUDP: "half of the services of UDP", kindIPv6: "IPv6"}
+
+// labelCase sets the titles of a case and of its further quantities.
+func (s *run) labelCase(name, what string) {
+	s.Labels[name] = what
+	for suffix, text := range map[string]string{
+		suffixProcessor: "CPU time of the node's process",
+		suffixUsable:    "from the last object decoded to the last frontend usable",
+		suffixPeak:      "peak of resident memory",
+		suffixHeap:      "heap after a collection",
+		suffixMaps:      "kernel memory of the maps, none of flows",
+		suffixEmpty:     "kernel memory of the maps before the list",
+		suffixChange:    "one endpoint changes, from the decoded slice to the written frontend",
+		suffixMost:      "one endpoint changes, 99th percentile",
+	} {
+		s.Labels[name+suffix] = what + ": " + text
+	}
+}
+
+// published are the times that Arion's authors publish, in seconds, by the number of endpoints.
+var published = map[int]float64{100_000: 0.60, 1_000_000: 5.89}
+
+// curve returns the table with a row for each number of endpoints.
+func (s *run) curve() report.Table {
+	t := report.Table{Title: "Listed and programmed",
+		Note: "Medians of the rounds. The last column was measured by others on other machines: it " +
+			"shows the order of magnitude, and cannot be compared.",
+		Head: []string{"endpoints", "ours", "per endpoint", "loop", "ratio", "CPU, ratio",
+			"Arion, published"}}
+	for _, n := range s.Sizes {
+		wall := s.Result.Find(caseList(n)+toLoop, 0)
+		cpu := s.Result.Find(caseList(n)+toLoop+suffixProcessor, 0)
+		if wall == nil || cpu == nil {
+			continue
+		}
+		theirs := "–"
+		if seconds, has := published[n]; has {
+			theirs = fmt.Sprintf("%.2f s", seconds)
+		}
+		t.Rows = append(t.Rows, []string{fmt.Sprint(n), wall.Unit.Format(wall.Ours.Median),
+			bench.Microsecond.Format(1000 * wall.Ours.Median / float64(n)),
+			wall.Unit.Format(wall.Base.Median), ratio(wall), ratio(cpu), theirs})
+	}
+	return t
+}
+
+func ratio(c *bench.Case) string {
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max)
+}
+
+// Report returns the report.
+func (s *run) Report() *report.Report {
+	return &report.Report{
+		Title: "A million endpoints",
+		Lead: "From a list of services and endpoints to a written table, by the packages that " +
+			"veild runs, beside a loop of small messages.",
+		Tables: []report.Table{s.curve()},
+		Notes: append(s.Notes,
+			"The feed is another process in the same network namespace. It sends over TLS and "+
+				"HTTP/2 what it has encoded before: Services and EndpointSlices of 100 endpoints "+
+				"in protobuf, with managed fields, in streaming lists.",
+			"The loop reads a message of some 60 bytes for each endpoint from the same feed, and "+
+				"updates a hash map with one system call. That is the shape of Arion's agent, "+
+				"without its gRPC.",
+			"A frontend counts as usable when the batch call that wrote it has returned. No program "+
+				"is attached.",
+			"Single changes follow each other after the list, each when the one before is written.",
+			"Each measurement is a new process. Its CPU time and peak memory are from the kernel.",
+			"Each figure is the median of the rounds. Limits of times without a ratio are judged by "+
+				"the best round.",
+		),
+	}
+}

@@ -1,0 +1,44 @@
+package bench
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/scale"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
+)
+
+const scaleUsage = `Measure how long a node takes from a list of services with up to a million
+endpoints to a written table, beside a loop that reads a small message and updates a map for each
+endpoint. The suite also measures CPU time, memory and the memory of the maps. Needs root.
+
+Usage: kvlab bench scale [flags]
+
+Examples:
+  kvlab bench scale                                     all sizes, five rounds
+  kvlab bench scale --sizes 100000 --rounds 1           a quick look
+  kvlab bench scale --sizes 1000000 --profile out/prof  where the time of a million goes
+
+Flags:
+`
+
+func scaleCommand() *cobra.Command {
+	o := scale.RunConfig{Choice: suite.Choice{Rounds: 5, Limit: 30 * time.Minute,
+		Parts: scale.Parts()}}
+	b := program.NewBench("scale", scaleUsage, &o.Choice)
+	b.Flags.IntSliceVar(&o.Sizes, "sizes", scale.Sizes, "`numbers` of endpoints")
+	b.Flags.StringVar(&o.Profile, "profile", "",
+		"`folder` for a CPU profile of our side of each measurement; empty means none")
+
+	return b.Command("Measure a million endpoints from a list to the table, beside a plain loop",
+		func() (program.Run, error) {
+			return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
+				o.Progress("it takes about %v", o.Estimate().Round(time.Minute))
+				return scale.Run(ctx, o)
+			}), o.Check()
+		})
+}

@@ -1,0 +1,300 @@
+package cyclonus_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/known"
+)
+
+const (
+	// longEnv names the variable that, when set, makes TestTriesOfCasesComeTrue try all sets of
+	// policies. Otherwise it tries one of each `every`.
+	longEnv = "KUBEVEIL_LAB_LONG"
+	every   = 20
+)
+
+// triedPorts are the ports of the flows of a try, by protocol, in turns. More ports would need more
+// rows per pod than a try has.
+var triedPorts = []map[string]uint16{{"tcp": 80, "udp": 81}, {"tcp": 81, "udp": 80}}
+
+// policySets returns the different sets of policies of the steps with the pods and namespaces of
+// the first step, and that step.
+func policySets(t *testing.T, d document) (sets [][]networkingv1.NetworkPolicy, first step) {
+	t.Helper()
+	text := func(v any) string {
+		b, err := json.Marshal(v)
+		errtest.Must(t, err)
+		return string(b)
+	}
+	first = d.Cases[0].Steps[0]
+	cluster := func(s step) string { return text([]any{s.Namespaces, s.Pods}) }
+	known, want := map[string]bool{}, cluster(first)
+	for _, c := range d.Cases {
+		for _, s := range c.Steps {
+			if set := text(s.Policies); len(s.Policies) > 0 && !known[set] && cluster(s) == want {
+				known[set] = true
+				sets = append(sets, s.Policies)
+			}
+		}
+	}
+	return sets, first
+}
+
+// triedLab is the cluster of cyclonus in a lab. Its pods are on two nodes.
+type triedLab struct {
+	*lab.Lab
+	pods  map[string]*servedPod
+	flows map[flowKey]*triedFlow
+	// blocks replaces the ranges that cyclonus makes from the address of z/c.
+	blocks *strings.Replacer
+}
+
+// newTriedLab makes the namespaces and pods of a step.
+func newTriedLab(t *testing.T, s step, family lab.Family) (context.Context, *triedLab) {
+	t.Helper()
+	ctx, l := newPolicyLab(t, family)
+	for _, n := range s.Namespaces {
+		errtest.Must(t, l.Control.AddNamespace(ctx, n.Name))
+		all := l.Control.Client.CoreV1().Namespaces()
+		have, err := all.Get(ctx, n.Name, metav1.GetOptions{})
+		errtest.Must(t, err)
+		have.Labels = n.Labels
+		errtest.Must(t, errtest.Of(all.Update(ctx, have, metav1.UpdateOptions{})))
+	}
+
+	w := &triedLab{Lab: l, pods: map[string]*servedPod{}}
+	for i, p := range s.Pods {
+		node := l.Nodes()[i%len(l.Nodes())]
+		added := addPod(ctx, t, l, node, p)
+		w.pods[p.Namespace+"/"+p.Name] = &servedPod{Pod: added, t: t, canary: l.Canary}
+	}
+	for i, n := range l.Nodes() {
+		nodetest.WaitMembers(ctx, t, n, (len(s.Pods)+len(l.Nodes())-1-i)/len(l.Nodes()))
+	}
+	for _, p := range w.pods {
+		p.serve()
+	}
+	w.blocks = blocksOf(t, s, w.pods["z/c"].Addrs[0])
+	return ctx, w
+}
+
+func newPolicyLab(t *testing.T, family lab.Family) (context.Context, *lab.Lab) {
+	t.Helper()
+	opts := lab.Options{Nodes: 2, Family: family, VeildConfig: map[string]any{"policy": "kubernetes"}}
+	if os.Getenv(longEnv) == "" {
+		return nodetest.NewLab(t, opts)
+	}
+	t.Parallel()
+	return nodetest.LongLab(t, opts, 30*time.Minute)
+}
+
+// addPod makes a pod with the labels and ports of an object of cyclonus.
+func addPod(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, p corev1.Pod) *lab.Pod {
+	t.Helper()
+	no := false
+	o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Labels: p.Labels},
+		Spec: corev1.PodSpec{NodeName: n.Name, AutomountServiceAccountToken: &no}}
+	for _, c := range p.Spec.Containers {
+		o.Spec.Containers = append(o.Spec.Containers,
+			corev1.Container{Name: c.Name, Image: "none", Ports: c.Ports})
+	}
+	o, err := l.Control.Client.CoreV1().Pods(p.Namespace).Create(ctx, o, metav1.CreateOptions{})
+	errtest.Must(t, err)
+	errtest.Must(t, n.WaitReserved(ctx, o))
+	pod, err := n.AddPod(ctx, p.Namespace+"-"+p.Name, lab.PodOptions{Object: o})
+	errtest.Must(t, err)
+	errtest.Must(t, pod.WriteStatus(ctx, o))
+	return pod
+}
+
+// blocksOf returns what replaces the ranges of cyclonus by ranges around an address of the lab.
+func blocksOf(t *testing.T, s step, to netip.Addr) *strings.Replacer {
+	t.Helper()
+	var pairs []string
+	for _, p := range s.Pods {
+		if p.Namespace != "z" || p.Name != "c" {
+			continue
+		}
+		from := netip.MustParseAddr(p.Status.PodIP)
+		for _, host := range []int{4, 8} { // the bits behind the prefix
+			pairs = append(pairs, block(from, host), block(to, host))
+		}
+	}
+	if len(pairs) == 0 {
+		t.Fatal("cyclonus has no pod z/c")
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+func block(a netip.Addr, host int) string {
+	return netip.PrefixFrom(a, a.BitLen()-host).Masked().String()
+}
+
+// TestTriesOfCasesComeTrue tries the policies of cyclonus' cases, upstream's e2e cases among them,
+// with veilctl on connections between all pods. A try changes nothing. When the policies then come
+// in force, those connections end that the try named, and new ones are answered like them.
+func TestTriesOfCasesComeTrue(t *testing.T) {
+	nettest.NeedRoot(t)
+	program := program(t)
+	for _, family := range families {
+		if family.name != "IPv4" && os.Getenv(longEnv) == "" {
+			continue
+		}
+		t.Run(family.name, func(t *testing.T) {
+			sets, first := policySets(t, cases(t, program, family.flags...))
+			of := lab.IPv4
+			if family.name == "IPv6" {
+				of = lab.IPv6
+			}
+			ctx, w := newTriedLab(t, first, of)
+			step := every
+			if os.Getenv(longEnv) != "" {
+				step = 1
+			}
+
+			tried, ended, stayed := 0, 0, 0
+			for i := 0; i < len(sets); i += step {
+				ends, stays := w.try(ctx, t, tried, sets[i])
+				tried, ended, stayed = tried+1, ended+ends, stayed+stays
+			}
+			t.Logf("%d sets of policies; of the connections %d ended, and %d stayed, as predicted",
+				tried, ended, stayed)
+			if tried < 10 || ended == 0 || stayed == 0 {
+				t.Error("too little was tried")
+			}
+			nodetest.NoLeaks(t, w.Lab)
+		})
+	}
+}
+
+// try tries a set of policies on connections between all pods, creates the policies, and compares.
+// At the end it deletes them.
+func (w *triedLab) try(ctx context.Context, t *testing.T, number int,
+	set []networkingv1.NetworkPolicy) (ends, stays int) {
+	t.Helper()
+	set = slices.Clone(set)
+	for i := range set {
+		set[i].APIVersion, set[i].Kind = "networking.k8s.io/v1", "NetworkPolicy"
+	}
+	text, err := json.Marshal(&networkingv1.NetworkPolicyList{Items: set,
+		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicyList"}})
+	errtest.Must(t, err)
+	text = []byte(w.blocks.Replace(string(text)))
+	var list networkingv1.NetworkPolicyList
+	errtest.Must(t, json.Unmarshal(text, &list))
+	what := fmt.Sprintf("set %d %s", number, text)
+
+	w.connect(ctx, t, triedPorts[number%len(triedPorts)])
+	defer w.hangUp()
+	before := w.rules(ctx, t)
+	predicted := w.predict(ctx, t, text)
+	if now := w.rules(ctx, t); now != before {
+		t.Errorf("%s: the try changed the nodes' policies: %s\n%s", what, before, now)
+	}
+	if err := w.becomes(ctx, nil); err != nil {
+		t.Errorf("%s: after the try: %v", what, err)
+	}
+
+	policies := w.Control.Client.NetworkingV1()
+	for i := range list.Items {
+		p := &list.Items[i]
+		errtest.Must(t, errtest.Of(policies.NetworkPolicies(p.Namespace).Create(ctx, p,
+			metav1.CreateOptions{})))
+	}
+	w.inForce(ctx, t)
+	if err := w.becomes(ctx, predicted); err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+
+	for _, n := range []string{"x", "y", "z"} {
+		errtest.Must(t, policies.NetworkPolicies(n).DeleteCollection(ctx, metav1.DeleteOptions{},
+			metav1.ListOptions{}))
+	}
+	w.inForce(ctx, t)
+	return len(predicted), len(w.flows) - len(predicted)
+}
+
+// predict returns the flows that veilctl policy try names as ended, on all nodes.
+func (w *triedLab) predict(ctx context.Context, t *testing.T,
+	policies []byte) map[flowKey]bool {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "new.json")
+	filetest.Write(t, file, policies, 0o644)
+
+	ends := map[flowKey]bool{}
+	for _, n := range w.Nodes() {
+		out, err := n.Exec(ctx, w.Program("veilctl"), "policy", "try", "-f", file, "-o", "json")
+		var answer known.Tried
+		if jsonErr := json.Unmarshal(out, &answer); jsonErr != nil {
+			t.Fatalf("veilctl policy try: %s: %v", out, errors.Join(err, jsonErr))
+		}
+		if answer.Connections < w.knownAt(n) || answer.Unknown > 0 || len(answer.Passes) > 0 {
+			t.Errorf("%s knows %d connections, want %d: %s", n.Name, answer.Connections, w.knownAt(n),
+				out)
+		}
+		for _, r := range answer.Ends {
+			key := flowKey{from: r.Peer, to: r.Pod, proto: r.Protocol, port: r.Port}
+			if r.Direction == "egress" {
+				key.from, key.to = r.Pod, r.Peer
+			}
+			if w.flows[key] == nil || r.Connections < 1 {
+				t.Errorf("%s predicts the end of what was not opened: %+v", n.Name, r)
+			}
+			ends[key] = true
+		}
+	}
+	return ends
+}
+
+// knownAt returns the number of flows of the pods of a node.
+func (w *triedLab) knownAt(n *lab.Node) (count int) {
+	for key := range w.flows {
+		if w.pods[key.from].Node == n || w.pods[key.to].Node == n {
+			count++
+		}
+	}
+	return count
+}
+
+// rules returns the nodes' tables of policies without counters, and without the limits of samples,
+// which end by themselves.
+func (w *triedLab) rules(ctx context.Context, t *testing.T) (all string) {
+	t.Helper()
+	for _, n := range w.Nodes() {
+		out := nodetest.Run(ctx, t, n, "nft", "--stateless", "list table inet "+abi.NFTPolicyTable)
+		for line := range strings.Lines(out) {
+			if !strings.Contains(line, "burst") {
+				all += line
+			}
+		}
+	}
+	return all
+}
+
+// inForce waits until all nodes enforce the policies of the API server.
+func (w *triedLab) inForce(ctx context.Context, t *testing.T) {
+	t.Helper()
+	for _, n := range w.Nodes() {
+		nodetest.Run(ctx, t, n, w.Program("veilctl"), "policy", "wait", "--timeout", "1m")
+	}
+}

@@ -1,0 +1,4 @@
+package secret
+
+// scrubVectors overwrites the vector registers.
+func scrubVectors()

@@ -1,0 +1,116 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/tchook"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+)
+
+// limits reports whether a qdisc at the host's end of a pod's link must see the packets to the pod
+// (gets) or from the pod (sends). The kernel's default qdisc of a veth and the qdisc clsact of
+// programs do not count.
+func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
+	qdiscs, err := h.QdiscList(l)
+	if err != nil {
+		if errors.Is(tchook.LinkError(err), tchook.ErrLinkGone) {
+			return true, true, nil
+		}
+		return true, true, fmt.Errorf("list qdiscs of %s: %w", l.Attrs().Name, err)
+	}
+	for _, q := range qdiscs {
+		switch q.Type() {
+		case "noqueue", "clsact":
+		case "ingress":
+			sends = true
+		default:
+			gets = true
+		}
+	}
+	return gets, sends, nil
+}
+
+// hasOthers reports whether other software attached BPF programs or filters at p, at tcx or at
+// clsact.
+func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
+	filters, err := tchook.Filters(h, p.index, p.dir)
+	if err != nil {
+		return true, goneIsFine(err)
+	}
+	all := len(filters)
+	if _, ok := hk.(tcx); ok {
+		programs, err := hk.list(h, p)
+		if err != nil {
+			return true, goneIsFine(err)
+		}
+		all += len(programs)
+	}
+	ours, err := findOurs(h, hk, p)
+	defer closeAll(ours)
+	return err != nil || all > len(ours), goneIsFine(err)
+}
+
+// hasBehind reports whether programs or filters of others run at p behind ours. They do not see the
+// packets that ours redirect.
+func hasBehind(h *nl.Handle, hk hooks, p point) (bool, error) {
+	filters, err := tchook.Filters(h, p.index, p.dir)
+	if err != nil {
+		return true, goneIsFine(err)
+	}
+	if _, ok := hk.(tcx); !ok {
+		return slices.ContainsFunc(filters, func(f nl.Filter) bool {
+			return f.Attrs().Priority > filterPriority
+		}), nil
+	}
+
+	ids, err := hk.list(h, p)
+	if err != nil {
+		return true, goneIsFine(err)
+	}
+	ours, err := findOurs(h, hk, p)
+	defer closeAll(ours)
+	last := -1
+	for _, prog := range ours {
+		id, e := bpfobj.ProgramID(prog)
+		last, err = max(last, slices.Index(ids, id)), errors.Join(err, e)
+	}
+	return err != nil || len(filters) > 0 || last+1 < len(ids), goneIsFine(err)
+}
+
+// goneIsFine returns nil if err means that the link is gone, because such a link carries no
+// packets. Otherwise it returns err.
+func goneIsFine(err error) error {
+	if errors.Is(err, tchook.ErrLinkGone) {
+		return nil
+	}
+	return err
+}
+
+// isGuarded reports whether the guard judges packets that leave by the link.
+func isGuarded(h *nl.Handle, hk hooks, l nl.Link) (bool, error) {
+	ids, err := hk.list(h, point{l.Attrs().Index, egress})
+	if err != nil {
+		if errors.Is(err, tchook.ErrLinkGone) {
+			return false, nil
+		}
+		return false, fmt.Errorf("list programs of %s: %w", l.Attrs().Name, err)
+	}
+	for _, id := range ids {
+		prog, err := ebpf.NewProgramFromID(id)
+		if err != nil {
+			continue // the program is gone
+		}
+		info, err := prog.Info()
+		prog.Close()
+		if err == nil && info.Name == abi.PinGuardEgress {
+			return true, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,139 @@
+package mirror
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/kubeveil/kubeveil/pkg/site/record"
+)
+
+// Source is a cluster that exports a service.
+type Source struct {
+	Cluster string
+	// First is the age of the export.
+	First   time.Time
+	Service *record.Service
+	// Kept reports whether the EndpointSlices of the source stay as they are.
+	Kept bool
+}
+
+// Import is a service of one or several clusters.
+type Import struct {
+	// Sources are the clusters that export it, the oldest export first.
+	Sources []*Source
+	// Service has the settings that the sources result in, and no endpoints.
+	Service record.Service
+	// Reasons are the reasons of the condition Conflict (KEP-1645), sorted, and Conflict a sentence
+	// about them. They are empty if the exports do not differ.
+	Reasons  []string
+	Conflict string
+	// PreferLocal is Existing.PreferLocal.
+	PreferLocal bool
+}
+
+// merge returns the import of a service with at least one source. The oldest export decides; others
+// add ports.
+func merge(sources []*Source) *Import {
+	slices.SortFunc(sources, func(a, b *Source) int {
+		return cmp.Or(a.First.Compare(b.First), strings.Compare(a.Cluster, b.Cluster))
+	})
+	oldest := sources[0]
+	m := &Import{Sources: sources, Service: *oldest.Service}
+	m.Service.Slices = nil
+	m.Service.Ports = slices.Clone(oldest.Service.Ports)
+
+	reasons := map[mcs.ServiceExportConditionReason]bool{}
+	var differ []string
+	for _, s := range sources[1:] {
+		before := len(reasons)
+		if s.Service.Headless != m.Service.Headless {
+			reasons[mcs.ServiceExportReasonTypeConflict] = true
+		}
+		if (s.Service.AffinitySeconds == 0) != (m.Service.AffinitySeconds == 0) {
+			reasons[mcs.ServiceExportReasonSessionAffinityConflict] = true
+		} else if s.Service.AffinitySeconds != m.Service.AffinitySeconds {
+			reasons[mcs.ServiceExportReasonSessionAffinityConfigConflict] = true
+		}
+		if s.Service.V4 != oldest.Service.V4 || s.Service.V6 != oldest.Service.V6 {
+			reasons[mcs.ServiceExportReasonIPFamilyConflict] = true
+		}
+		if !slices.Equal(s.Service.Ports, oldest.Service.Ports) {
+			reasons[mcs.ServiceExportReasonPortConflict] = true
+		}
+		m.addPorts(s.Service.Ports)
+		m.Service.V4, m.Service.V6 = m.Service.V4 || s.Service.V4, m.Service.V6 || s.Service.V6
+		if len(reasons) > before {
+			differ = append(differ, s.Cluster)
+		}
+	}
+
+	if len(reasons) > 0 {
+		for r := range reasons {
+			m.Reasons = append(m.Reasons, string(r))
+		}
+		slices.Sort(m.Reasons)
+		m.Conflict = fmt.Sprintf("the exports of %s differ from the export of %s, which is the "+
+			"oldest and decides: make the Services "+
+			"alike", strings.Join(differ, ", "), oldest.Cluster)
+	}
+	return m
+}
+
+// addPorts adds the ports that conflict with no present one by name, or by number and protocol.
+// Several ports all need a name.
+func (m *Import) addPorts(ports []record.Port) {
+	for _, p := range ports {
+		conflicts := slices.ContainsFunc(m.Service.Ports, func(has record.Port) bool {
+			return has.Name == p.Name || has.Name == "" || p.Name == "" ||
+				has.Port == p.Port && has.Protocol == p.Protocol
+		})
+		if !conflicts && len(m.Service.Ports) < record.MaxPorts {
+			m.Service.Ports = append(m.Service.Ports, p)
+		}
+	}
+}
+
+// preferLocal uses endpoints of other clusters only where the cluster called own has no ready one.
+func (m *Import) preferLocal(own string) {
+	m.PreferLocal = true
+	m.lower(func(s *Source, _ record.Endpoint) bool { return s.Cluster != own })
+}
+
+// lower lets some endpoints count as endpoints that terminate and serve, in each family in which
+// another one is ready. So they get new connections only where no other endpoint is ready
+// (KEP-1669).
+func (m *Import) lower(some func(*Source, record.Endpoint) bool) {
+	ready := map[bool]bool{} // by whether the family is IPv4
+	lowered := map[*Source]bool{}
+	for _, s := range m.Sources {
+		for _, slice := range s.Service.Slices {
+			for _, e := range slice.Endpoints {
+				if some(s, e) {
+					lowered[s] = true
+				} else if e.Ready {
+					ready[e.Address.Is4()] = true
+				}
+			}
+		}
+	}
+
+	for s := range lowered {
+		service := *s.Service
+		service.Slices = slices.Clone(service.Slices)
+		for i, slice := range service.Slices {
+			endpoints := slices.Clone(slice.Endpoints)
+			for j, e := range endpoints {
+				if ready[e.Address.Is4()] && e.Ready && some(s, e) {
+					endpoints[j].Ready, endpoints[j].Serving, endpoints[j].Terminating = false, true, true
+				}
+			}
+			service.Slices[i].Endpoints = endpoints
+		}
+		s.Service = &service
+	}
+}

@@ -1,0 +1,221 @@
+package mirror
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/kubeveil/kubeveil/pkg/site/record"
+)
+
+// Labels and annotations of mirrored objects.
+const (
+	// ManagedBy is the value of the labels that name the program that writes an object.
+	ManagedBy      = "veil-site.kubeveil.io"
+	ManagedByLabel = "app.kubernetes.io/managed-by"
+	// ImportLabel is the label of a derived Service that names its import.
+	ImportLabel = "kubeveil.io/import"
+	// FirstAnnotation is the annotation of a ServiceImport with Existing.First, in JSON.
+	FirstAnnotation = "kubeveil.io/first-seen"
+	// PreferAnnotation is the annotation of a ServiceImport with which a user chooses endpoints:
+	// PreferLocal puts those of this cluster first.
+	PreferAnnotation = "kubeveil.io/prefer"
+	PreferLocal      = "local"
+)
+
+// sliceSize is the number of endpoints of an EndpointSlice.
+const sliceSize = 500
+
+// DerivedName returns the name of the Service that is derived from an import.
+func DerivedName(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return "mcs-" + hex.EncodeToString(sum[:10])
+}
+
+// Derived returns the Service that is derived from the import.
+func (m *Import) Derived(k record.Key) *corev1.Service {
+	s := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: DerivedName(k.Name),
+			Labels: map[string]string{ManagedByLabel: ManagedBy, ImportLabel: k.Name}}}
+	single := corev1.IPFamilyPolicySingleStack
+	s.Spec.IPFamilyPolicy = &single
+	switch {
+	case m.Service.V4 && m.Service.V6:
+		prefer := corev1.IPFamilyPolicyPreferDualStack
+		s.Spec.IPFamilyPolicy = &prefer
+	case m.Service.V6:
+		s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol}
+	case m.Service.V4:
+		s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
+	}
+
+	if m.Service.Headless {
+		s.Spec.ClusterIP = corev1.ClusterIPNone
+	}
+	if n := m.Service.AffinitySeconds; n > 0 {
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &n}}
+	}
+	for _, p := range m.Service.Ports {
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: p.Name, Port: p.Port,
+			Protocol: corev1.Protocol(p.Protocol), AppProtocol: orNil(p.AppProtocol)})
+	}
+	return s
+}
+
+// ServiceImport returns the ServiceImport. ips are the cluster IPs of the derived Service.
+func (m *Import) ServiceImport(k record.Key, ips []string) (*mcs.ServiceImport, error) {
+	first := map[string]time.Time{}
+	s := &mcs.ServiceImport{TypeMeta: metav1.TypeMeta{APIVersion: mcs.GroupVersion.String(),
+		Kind: mcs.ServiceImportKindName}, ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace,
+		Name: k.Name, Labels: map[string]string{ManagedByLabel: ManagedBy}}}
+	for _, source := range m.Sources {
+		first[source.Cluster] = source.First.UTC().Truncate(time.Second)
+		s.Status.Clusters = append(s.Status.Clusters, mcs.ClusterStatus{Cluster: source.Cluster})
+	}
+	slices.SortFunc(s.Status.Clusters, func(a, b mcs.ClusterStatus) int {
+		return strings.Compare(a.Cluster, b.Cluster)
+	})
+
+	text, err := json.Marshal(first)
+	if err != nil {
+		return nil, fmt.Errorf("encode import %s: %w", k, err)
+	}
+	s.Annotations = map[string]string{FirstAnnotation: string(text)}
+	if m.PreferLocal {
+		s.Annotations[PreferAnnotation] = PreferLocal
+	}
+	s.Spec = mcs.ServiceImportSpec{Type: mcs.ClusterSetIP, IPs: ips, Ports: []mcs.ServicePort{}}
+	if m.Service.Headless {
+		s.Spec.Type, s.Spec.IPs = mcs.Headless, nil
+	}
+	if m.Service.V4 {
+		s.Spec.IPFamilies = append(s.Spec.IPFamilies, corev1.IPv4Protocol)
+	}
+	if m.Service.V6 {
+		s.Spec.IPFamilies = append(s.Spec.IPFamilies, corev1.IPv6Protocol)
+	}
+
+	s.Spec.SessionAffinity = corev1.ServiceAffinityNone
+	if n := m.Service.AffinitySeconds; n > 0 {
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &n}}
+	}
+	for _, p := range m.Service.Ports {
+		s.Spec.Ports = append(s.Spec.Ports, mcs.ServicePort{Name: p.Name, Port: p.Port,
+			Protocol: corev1.Protocol(p.Protocol), AppProtocol: orNil(p.AppProtocol)})
+	}
+	s.Status.EndpointSliceObjects = mcs.EndpointSliceObjectsPresent
+	return s, nil
+}
+
+// ServiceOf returns the service that a ServiceImport with this spec describes, without endpoints.
+func ServiceOf(spec mcs.ServiceImportSpec) *record.Service {
+	s := &record.Service{Headless: spec.Type == mcs.Headless,
+		V4: slices.Contains(spec.IPFamilies, corev1.IPv4Protocol),
+		V6: slices.Contains(spec.IPFamilies, corev1.IPv6Protocol)}
+	if c := spec.SessionAffinityConfig; c != nil && c.ClientIP != nil &&
+		c.ClientIP.TimeoutSeconds != nil {
+		s.AffinitySeconds = *c.ClientIP.TimeoutSeconds
+	}
+	for _, p := range spec.Ports {
+		out := record.Port{Name: p.Name, Protocol: string(p.Protocol), Port: p.Port}
+		if p.AppProtocol != nil {
+			out.AppProtocol = *p.AppProtocol
+		}
+		s.Ports = append(s.Ports, out)
+	}
+	return s
+}
+
+// EndpointSlices returns the EndpointSlices of the sources that are not kept.
+func (m *Import) EndpointSlices(k record.Key) (out []*discoveryv1.EndpointSlice) {
+	for _, source := range m.Sources {
+		if source.Kept {
+			continue
+		}
+		n := 0
+		for _, slice := range source.Service.Slices {
+			ports := m.usable(slice.Ports)
+			for _, v4 := range []bool{true, false} {
+				of := slices.DeleteFunc(slices.Clone(slice.Endpoints),
+					func(e record.Endpoint) bool {
+						return e.Address.Is4() != v4
+					})
+				for part := range slices.Chunk(of, sliceSize) {
+					out = append(out, endpointSlice(k, source.Cluster, n, m.Service.Headless, ports,
+						part))
+					n++
+				}
+			}
+		}
+	}
+	return out
+}
+
+// usable returns the ports that the import has, by name and protocol.
+func (m *Import) usable(ports []record.Port) []discoveryv1.EndpointPort {
+	out := []discoveryv1.EndpointPort{}
+	for _, p := range ports {
+		if !slices.ContainsFunc(m.Service.Ports, func(has record.Port) bool {
+			return has.Name == p.Name && has.Protocol == p.Protocol
+		}) {
+			continue
+		}
+		protocol := corev1.Protocol(p.Protocol)
+		out = append(out, discoveryv1.EndpointPort{Name: &p.Name, Protocol: &protocol,
+			Port:        &p.Port,
+			AppProtocol: orNil(p.AppProtocol)})
+	}
+	return out
+}
+
+// endpointSlice returns EndpointSlice n of a source. All endpoints are of one family.
+func endpointSlice(k record.Key, cluster string, n int, headless bool,
+	ports []discoveryv1.EndpointPort, endpoints []record.Endpoint) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
+		TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace,
+			Name: fmt.Sprintf("%s-%s-%d", DerivedName(k.Name), cluster, n),
+			Labels: map[string]string{discoveryv1.LabelServiceName: DerivedName(k.Name),
+				discoveryv1.LabelManagedBy: ManagedBy, mcs.LabelServiceName: k.Name,
+				mcs.LabelSourceCluster: cluster}},
+		AddressType: addressType(endpoints[0].Address), Ports: ports}
+	if headless {
+		s.Labels[corev1.IsHeadlessService] = ""
+	}
+	for _, e := range endpoints {
+		s.Endpoints = append(s.Endpoints,
+			discoveryv1.Endpoint{Addresses: []string{e.Address.String()},
+				Hostname: orNil(e.Hostname),
+				Conditions: discoveryv1.EndpointConditions{Ready: &e.Ready,
+					Serving: &e.Serving, Terminating: &e.Terminating}})
+	}
+	return s
+}
+
+func addressType(a netip.Addr) discoveryv1.AddressType {
+	if a.Is4() {
+		return discoveryv1.AddressTypeIPv4
+	}
+	return discoveryv1.AddressTypeIPv6
+}
+
+func orNil(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
