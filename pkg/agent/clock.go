@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/pkg/agent/plan"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -66,14 +67,14 @@ func (c *clock) pause() time.Duration {
 
 // checkClock makes a new key for the node if its clock was set back. If it cannot, it returns a
 // note with the reason.
-func (l *loop) checkClock(in *inputs) (note string) {
+func (l *loop) checkClock(in *plan.Inputs) (note string) {
 	back := l.clock.setBack()
 	if back == 0 {
 		return ""
 	}
 	refused := fmt.Sprintf("the clock was set back: peers refuse this node's handshakes for %v",
 		back.Round(time.Second))
-	file := in.cfg.KeyFile
+	file := in.Config.KeyFile
 	if l.kube == nil || atomicfile.RequireMemory(file) != nil {
 		return refused + ": replace the node's private key, and its public key on all other nodes"
 	}
@@ -87,7 +88,7 @@ func (l *loop) checkClock(in *inputs) (note string) {
 	}
 	l.log.Warn("the clock was set back, so peers refuse handshakes of this key: replaced the "+
 		"private key", "back", back, "file", file, "public", key.Public())
-	in.key, l.key = key, key
+	in.Key, l.key = key, key
 	l.clock.latest, l.clock.rekeyed = l.clock.now()
 	return ""
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/pkg/agent/plan"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -28,11 +29,11 @@ func TestClockThatIsSetBackCostsAKey(t *testing.T) {
 		t.Helper()
 		wall, boot = wall.Add(byClock), boot+since
 		before := l.key
-		in := inputs{cfg: config.Config{KeyFile: file}, key: l.key}
+		in := plan.Inputs{Config: config.Config{KeyFile: file}, Key: l.key}
 		if note := l.checkClock(&in); named != strings.Contains(note, "replaces it again") {
 			t.Errorf("%s: note %q", what, note)
 		}
-		if another == (l.key.Public() == before.Public()) || in.key.Public() != l.key.Public() {
+		if another == (l.key.Public() == before.Public()) || in.Key.Public() != l.key.Public() {
 			t.Errorf("%s: another key %t, want %t", what, !another, another)
 		}
 		stored, _, err := wgkey.LoadOrCreate(file, false)
@@ -68,11 +69,11 @@ func TestKeyThatCannotBeReplacedIsNamed(t *testing.T) {
 	l := &loop{Agent: &Agent{log: slog.New(slog.DiscardHandler)},
 		clock: clock{latest: now.Add(time.Hour),
 			now: func() (time.Time, time.Duration) { return now, time.Hour }}}
-	note := l.checkClock(&inputs{})
+	note := l.checkClock(&plan.Inputs{})
 	if !strings.Contains(note, "for 1h0m0s: replace the node's private key") {
 		t.Errorf("note %q", note)
 	}
-	if d := decide(inputs{clockNote: note}); len(d.notes) != 1 || d.notes[0] != note {
-		t.Errorf("notes %q", d.notes)
+	if d := plan.Decide(plan.Inputs{ClockNote: note}); len(d.Notes) != 1 || d.Notes[0] != note {
+		t.Errorf("notes %q", d.Notes)
 	}
 }

@@ -25,7 +25,7 @@
 // The package is larger than most, because one goroutine changes the kernel, and every step of a
 // turn works on its state.
 //
-// Start reading at run.go (Run), then reconcile.go (one turn), plan.go (pure decisions), and
-// view.go with status.go (status). Package node removes Kubeveil from a node, and has the checks
-// before the start.
+// Start reading at run.go (Run), then reconcile.go (one turn), the package plan below (pure
+// decisions), and view.go with status.go (status). Package node removes Kubeveil from a node, and
+// has the checks before the start.
 package agent

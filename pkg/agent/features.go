@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeveil/kubeveil/pkg/agent/plan"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/conntrack"
 	"github.com/kubeveil/kubeveil/pkg/drop"
@@ -152,18 +153,18 @@ func (a *Agent) remoteOfFeatures() (all []netip.Addr) {
 }
 
 // turnFeatures passes what this turn believes to features. Their errors become notes of d.
-func (l *loop) turnFeatures(in inputs, d *decision) {
-	t := feature.Turn{Table: in.table, Complete: in.complete,
-		SamePlaces: l.planner.samePlaces(in.table) && l.placed, LinkAddrs: l.underlay.Addrs,
-		Assigned: l.underlay.Assigned, Certain: l.seen.underlay, PodPrefixes: d.podPrefixes,
-		SelfAddrs: d.host.SelfAddrs, Dead: l.reaches.dead(in.table.Peers)}
-	l.placed = in.complete
+func (l *loop) turnFeatures(in plan.Inputs, d *plan.Decision) {
+	t := feature.Turn{Table: in.Table, Complete: in.Complete,
+		SamePlaces: l.planner.SamePlaces(in.Table) && l.placed, LinkAddrs: l.underlay.Addrs,
+		Assigned: l.underlay.Assigned, Certain: l.seen.underlay, PodPrefixes: d.PodPrefixes,
+		SelfAddrs: d.Host.SelfAddrs, Dead: l.reaches.dead(in.Table.Peers)}
+	l.placed = in.Complete
 	if problem := l.reaches.problem(); problem != "" {
-		d.notes = append(d.notes, problem)
+		d.Notes = append(d.Notes, problem)
 	}
 	for _, f := range l.features {
 		if err := f.Turn(t); err != nil {
-			d.notes = append(d.notes, err.Error())
+			d.Notes = append(d.Notes, err.Error())
 			l.placed = false
 		}
 	}

@@ -11,6 +11,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/pkg/agent/plan"
+	"github.com/kubeveil/kubeveil/pkg/agent/plan/plantest"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
@@ -80,23 +83,23 @@ func TestFeaturesReceiveWhatATurnBelieves(t *testing.T) {
 	l := &loop{Agent: a}
 	l.underlay = underlay.Link{Addrs: addrs("198.18.0.11"), Assigned: addrs("198.18.0.11", "::2")}
 	l.seen.underlay = true
-	in := two(t)
-	d := decide(in)
+	in := plantest.Two(t)
+	d := plan.Decide(in)
 	l.turnFeatures(in, &d)
 
-	if !slices.Contains(d.notes, "one lacks a map") || len(d.problems) != 0 {
-		t.Errorf("notes %q, problems %q", d.notes, d.problems)
+	if !slices.Contains(d.Notes, "one lacks a map") || len(d.Problems) != 0 {
+		t.Errorf("notes %q, problems %q", d.Notes, d.Problems)
 	}
 	for _, r := range []*recorder{first, second} {
 		if len(r.turns) != 1 {
 			t.Fatalf("feature %s received %d turns", r.name, len(r.turns))
 		}
 		got := r.turns[0]
-		if got.Table.Self != in.table.Self || !got.Complete || !got.Certain ||
+		if got.Table.Self != in.Table.Self || !got.Complete || !got.Certain ||
 			!slices.Equal(got.LinkAddrs, l.underlay.Addrs) ||
 			!slices.Equal(got.Assigned, l.underlay.Assigned) ||
-			!slices.Equal(got.PodPrefixes, d.podPrefixes) ||
-			!slices.Equal(got.SelfAddrs, d.host.SelfAddrs) {
+			!slices.Equal(got.PodPrefixes, d.PodPrefixes) ||
+			!slices.Equal(got.SelfAddrs, d.Host.SelfAddrs) {
 			t.Errorf("feature %s received %+v", r.name, got)
 		}
 	}
@@ -156,4 +159,46 @@ func TestTheEndOfAFeatureIsNotReported(t *testing.T) {
 	a.runFeatures(runs, g)
 	cancel()
 	errtest.Check(t, g.Wait())
+}
+
+// Features that use only where nodes are need not look at a node that has a new key.
+func TestANewKeyLeavesPlacesAsTheyWere(t *testing.T) {
+	a, first, _, _ := twoFeatures()
+	l := &loop{Agent: a}
+	in := plantest.Two(t)
+	turn := func(what string, want bool) {
+		t.Helper()
+		d := l.planner.Decide(in)
+		l.turnFeatures(in, &d)
+		if got := first.turns[len(first.turns)-1].SamePlaces; got != want {
+			t.Errorf("%s: same places %t, want %t", what, got, want)
+		}
+	}
+	change := func(f func(n *cluster.Node)) {
+		in.Table.Peers = slices.Clone(in.Table.Peers)
+		claim := *in.Table.Peers[0].Claim
+		in.Table.Peers[0].Claim = &claim
+		f(&in.Table.Peers[0])
+	}
+
+	turn("the first turn", false)
+	turn("no change", true)
+	change(func(n *cluster.Node) { n.Claim.Keys = []cluster.Key{{Epoch: 2}} })
+	turn("a new key", true)
+	change(func(n *cluster.Node) {
+		n.Claim.Endpoints = []netip.AddrPort{netip.MustParseAddrPort("198.18.0.12:1")}
+	})
+	turn("another endpoint", false)
+	change(func(n *cluster.Node) { n.PodPrefixes = prefixes("198.19.9.0/24") })
+	turn("another prefix", false)
+	in.Table.NodeAddrs = slices.Clone(in.Table.NodeAddrs)
+	turn("other node addresses", false)
+	first.fails = errors.New("no")
+	turn("a feature fails", true)
+	turn("after a failure", false)
+	first.fails, in.Complete = nil, false
+	turn("an incomplete table", false)
+	in.Complete = true
+	turn("the first complete table", false)
+	turn("the next", true)
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/agent/plan"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/passage"
@@ -72,11 +73,11 @@ type loop struct {
 	key    wgkey.Private
 	clock  clock
 	pace   pace
-	flap   flap
+	flap   plan.Flap
 	probes probes
 	// resolver and planner remember the last turn.
 	resolver cluster.Resolver
-	planner  planner
+	planner  plan.Planner
 	// placed reports whether all features have accepted the places of nodes in the last turn.
 	placed bool
 	seen   seen
@@ -197,7 +198,7 @@ func (l *loop) takeKernel() bool {
 			needed = true
 		}
 	}
-	if c.PodLinks && l.last.host.Flowtable && l.host.ForgetPodLinks() {
+	if c.PodLinks && l.last.Host.Flowtable && l.host.ForgetPodLinks() {
 		needed = true
 	}
 	return needed

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/pkg/agent/plan"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
@@ -118,31 +119,31 @@ func oneChangedNode(b *testing.B, n int, change func(round int) cluster.Node) {
 	state := cluster.State{Revision: 1, Synced: true, Nodes: nodes,
 		APIServers: addrs("203.0.113.1")}
 	tunnels := tunnel.NewManager(&tunneltest.Fake{}, time.Now)
-	in := inputs{cfg: cfg, key: key, complete: true, synced: true, underlayMTU: 1500,
-		localAddrs: nodes[0].Addresses}
+	in := plan.Inputs{Config: cfg, Key: key, Complete: true, Synced: true, UnderlayMTU: 1500,
+		LocalAddrs: nodes[0].Addresses}
 	var last *cluster.Table
-	var before decision
+	var before plan.Decision
 	var have *hostnet.State
 	var resolver cluster.Resolver
-	var planned planner
+	var planned plan.Planner
 	turn := func(m *meter) {
 		m.start()
-		rules := in.cfg.Rules(nil)
+		rules := in.Config.Rules(nil)
 		added, _ := cluster.AddedRanges(rules, state, last)
 		rules.ServiceRanges = slices.Concat(rules.ServiceRanges, added)
-		in.table, _ = resolver.Resolve(rules, withOwnKey(state, cfg.Node, key.Public()), last)
+		in.Table, _ = resolver.Resolve(rules, withOwnKey(state, cfg.Node, key.Public()), last)
 		m.done("resolve")
-		d := planned.decide(in)
+		d := planned.Decide(in)
 		m.done("decide")
-		if len(d.problems) > 0 {
-			b.Fatal(d.problems)
+		if len(d.Problems) > 0 {
+			b.Fatal(d.Problems)
 		}
-		before.guard.Equal(d.guard)
+		before.Guard.Equal(d.Guard)
 		m.done("guard")
-		errtest.Must(b, errtest.Of(tunnels.Sync(b.Context(), d.tunnel)))
+		errtest.Must(b, errtest.Of(tunnels.Sync(b.Context(), d.Tunnel)))
 		m.done("tunnels")
-		if have == nil || !sameRoutes(before.host, d.host) {
-			want := hostnet.Plan(d.host)
+		if have == nil || !sameRoutes(before.Host, d.Host) {
+			want := hostnet.Plan(d.Host)
 			m.done("routes-plan")
 			if have != nil {
 				hostnet.Diff(*have, want)
@@ -150,14 +151,14 @@ func oneChangedNode(b *testing.B, n int, change func(round int) cluster.Node) {
 			have = &want
 		}
 		m.done("routes-diff")
-		planned.probePeers(in, d)
+		planned.ProbePeers(in, d)
 		m.done("probe")
-		if last == nil || !reflect.DeepEqual(*last, in.table) {
+		if last == nil || !reflect.DeepEqual(*last, in.Table) {
 			m.done("table-equal")
-			errtest.Must(b, table.Write(in.table, planned.changed))
+			errtest.Must(b, table.Write(in.Table, planned.Changed))
 		}
 		m.done("table")
-		resolved := in.table
+		resolved := in.Table
 		last, before = &resolved, d
 	}
 	turn(&meter{})
@@ -175,7 +176,7 @@ func oneChangedNode(b *testing.B, n int, change func(round int) cluster.Node) {
 
 // sameRoutes compares what Host.SyncWant compares and the rounds of this benchmark change.
 func sameRoutes(a, b hostnet.Want) bool {
-	return (sharedSlice(a.Peers, b.Peers) ||
+	return (plan.SameSlice(a.Peers, b.Peers) ||
 		slices.EqualFunc(a.Peers, b.Peers, hostnet.Peer.Equal)) &&
 		slices.Equal(a.NodeAddrs, b.NodeAddrs)
 }

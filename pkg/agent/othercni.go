@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/poll"
+	"github.com/kubeveil/kubeveil/pkg/agent/plan"
 	"github.com/kubeveil/kubeveil/pkg/node"
 )
 
@@ -28,11 +29,11 @@ func (a *Agent) watchOtherCNI(ctx context.Context, confDir string) error {
 // shutForOtherCNI adds a problem to d and shuts the node if a CNI configuration sorts before ours,
 // even while the node's peers are not known. The runtime would start pods with the other network,
 // which does not encrypt, so the node must not be ready.
-func (l *loop) shutForOtherCNI(confDir string, d *decision) error {
+func (l *loop) shutForOtherCNI(confDir string, d *plan.Decision) error {
 	others := node.OtherCNI(confDir)
 	if len(others) == 0 {
 		return nil
 	}
-	d.problems = slices.Concat(d.problems, others)
+	d.Problems = slices.Concat(d.Problems, others)
 	return l.shut()
 }

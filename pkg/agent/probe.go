@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/kubeveil/kubeveil/pkg/agent/plan"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
@@ -37,7 +38,7 @@ type probes struct {
 // peers any more.
 func (l *loop) probe(sources []netip.Addr, peers []pathmtu.Peer) {
 	if l.probes.prober != nil && slices.Equal(l.probes.sources, sources) &&
-		sharedSlice(peers, l.probes.peers) {
+		plan.SameSlice(peers, l.probes.peers) {
 		return
 	}
 	l.probes.set(sources, peers, l.view.Load().pathMTU)
@@ -76,7 +77,7 @@ func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer, believed map[st
 
 // recall adopts the path MTUs that an earlier veild found, from the routes in the kernel. Only the
 // first successful call does that.
-func (l *loop) recall(in *inputs) error {
+func (l *loop) recall(in *plan.Inputs) error {
 	if l.recalled {
 		return nil
 	}
@@ -85,8 +86,8 @@ func (l *loop) recall(in *inputs) error {
 		return err
 	}
 	l.recalled = true
-	in.pathMTU = routedMTU(have.Routes, in.table.Peers)
-	l.change(func(v *view) { v.pathMTU = in.pathMTU })
+	in.PathMTU = routedMTU(have.Routes, in.Table.Peers)
+	l.change(func(v *view) { v.pathMTU = in.PathMTU })
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/agent/plan"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
@@ -29,19 +30,19 @@ func (l *loop) turn(ctx context.Context) error {
 		return l.finish(in, l.last, l.refusals, err)
 	}
 
-	if in.complete {
+	if in.Complete {
 		if err := l.recall(&in); err != nil {
 			// Features work also if the routes cannot be read.
-			d := l.planner.decide(in)
+			d := l.planner.Decide(in)
 			l.turnFeatures(in, &d)
 			return l.finish(in, l.last, l.refusals, err)
 		}
 	}
 
-	in, d := l.flap.hold(time.Now(), in, l.planner.decide(in))
+	in, d := l.flap.Hold(time.Now(), in, l.planner.Decide(in))
 	l.turnFeatures(in, &d)
-	otherErr := l.shutForOtherCNI(in.cfg.CNI.ConfDir, &d)
-	if !in.complete {
+	otherErr := l.shutForOtherCNI(in.Config.CNI.ConfDir, &d)
+	if !in.Complete {
 		// A restarted veild that does not know its peers yet must not remove them.
 		err = errors.Join(l.base(d), otherErr, l.shutForLinks(&d))
 		return l.finish(in, d, refusals, err)
@@ -52,48 +53,48 @@ func (l *loop) turn(ctx context.Context) error {
 		l.provePassage(ctx, &d)
 	}
 	if l.seen.guard != nil {
-		l.pods.Begin(d.podMTU)
+		l.pods.Begin(d.PodMTU)
 	}
 
 	return l.finish(in, d, refusals, err)
 }
 
 // gather collects the inputs of one turn. They do not change during the turn.
-func (l *loop) gather() (inputs, []cluster.Refusal, error) {
+func (l *loop) gather() (plan.Inputs, []cluster.Refusal, error) {
 	var told news
 	l.change(func(v *view) { told, v.unread = v.news, time.Time{} })
-	in := inputs{cfg: told.cfg, key: l.key, pathMTU: told.pathMTU, since: told.unread,
-		lastSelf: l.last.self, lastMTU: l.last.podMTU}
+	in := plan.Inputs{Config: told.cfg, Key: l.key, PathMTU: told.pathMTU, Since: told.unread,
+		LastSelf: l.last.Self, LastMTU: l.last.PodMTU}
 	state, lastGood := told.state, l.lastGood
-	in.clockNote = l.checkClock(&in)
+	in.ClockNote = l.checkClock(&in)
 
-	in.vips, in.openings = l.closedByFeatures(), l.openedByFeatures()
-	in.complete, in.synced = state.Synced || lastGood != nil, state.Synced
+	in.VIPs, in.Openings = l.closedByFeatures(), l.openedByFeatures()
+	in.Complete, in.Synced = state.Synced || lastGood != nil, state.Synced
 	link, err := l.readUnderlay(lastGood)
 	if err != nil && !errors.Is(err, underlay.ErrNone) {
 		return in, nil, err
 	}
-	in.underlayMTU = link.MTU
-	if in.cfg.MTU > 0 {
-		in.underlayMTU = in.cfg.MTU
+	in.UnderlayMTU = link.MTU
+	if in.Config.MTU > 0 {
+		in.UnderlayMTU = in.Config.MTU
 	}
-	in.wideMTU = node.WideMTU(in.cfg.MTU, link)
-	in.overlaps = node.Overlaps(in.cfg, link.Networks)
-	in.localAddrs, in.otherAddrs = link.Addrs, link.Assigned
+	in.WideMTU = node.WideMTU(in.Config.MTU, link)
+	in.Overlaps = node.Overlaps(in.Config, link.Networks)
+	in.LocalAddrs, in.OtherAddrs = link.Addrs, link.Assigned
 	var refusals []cluster.Refusal
-	rules := in.cfg.Rules(link.Gateways)
+	rules := in.Config.Rules(link.Gateways)
 	added, problems := cluster.AddedRanges(rules, state, lastGood)
 	rules.ServiceRanges = slices.Concat(rules.ServiceRanges, added)
-	in.table, refusals = l.resolver.Resolve(rules,
-		withOwnKey(state, in.cfg.Node, in.key.Public()), lastGood)
+	in.Table, refusals = l.resolver.Resolve(rules,
+		withOwnKey(state, in.Config.Node, in.Key.Public()), lastGood)
 	l.metrics.ObserveDecided(l.resolver.Decided())
-	in.table.ServiceRanges, in.rangeProblems = added, problems
+	in.Table.ServiceRanges, in.RangeProblems = added, problems
 	if !state.Synced {
 		have, err := l.guard.Read()
 		if err != nil {
 			return in, nil, err
 		}
-		in.table.NodeAddrs = union(in.table.NodeAddrs, have.Nodes)
+		in.Table.NodeAddrs = union(in.Table.NodeAddrs, have.Nodes)
 	}
 	return in, refusals, nil
 }
@@ -160,13 +161,13 @@ func (l *loop) applyGuard(want guard.Settings) error {
 // shutForLinks adds a problem to d for each link without its guard, and shuts the node if there is
 // one. Tunnels and routes are applied regardless, because they only move traffic away from such a
 // link.
-func (l *loop) shutForLinks(d *decision) error {
+func (l *loop) shutForLinks(d *plan.Decision) error {
 	links := l.guard.Unguarded()
 	if len(links) == 0 {
 		return nil
 	}
 	l.health.Undone(stepGuard)
-	d.problems = slices.Concat(d.problems, links)
+	d.Problems = slices.Concat(d.Problems, links)
 	return l.shut()
 }
 
@@ -195,7 +196,7 @@ func withOwnKey(s cluster.State, self string, key wgkey.Public) cluster.State {
 
 // base applies rules and unreachable routes, but only if the node has no tunnel device. If it has
 // one, they already exist, and routes to peers that are not known yet must not be removed.
-func (l *loop) base(d decision) error {
+func (l *loop) base(d plan.Decision) error {
 	have, err := l.host.Read()
 	if err != nil {
 		return err
@@ -203,17 +204,17 @@ func (l *loop) base(d decision) error {
 	if len(have.Devices) > 0 {
 		return nil
 	}
-	d.host.Devices, d.host.Peers = nil, nil
-	return l.syncHost(d.host)
+	d.Host.Devices, d.Host.Peers = nil, nil
+	return l.syncHost(d.Host)
 }
 
 // apply makes the kernel match d, the guard first.
-func (l *loop) apply(ctx context.Context, in inputs, d decision) error {
+func (l *loop) apply(ctx context.Context, in plan.Inputs, d plan.Decision) error {
 	began := time.Now()
-	if err := l.applyGuard(d.guard); err != nil {
+	if err := l.applyGuard(d.Guard); err != nil {
 		return err
 	}
-	if len(d.tunnel.Devices) == 0 {
+	if len(d.Tunnel.Devices) == 0 {
 		return l.base(d)
 	}
 	if !l.based {
@@ -222,20 +223,20 @@ func (l *loop) apply(ctx context.Context, in inputs, d decision) error {
 		}
 		l.based = true
 	}
-	if l.seen.families != d.tunnel.Underlay {
-		l.seen.families, l.seen.changed = d.tunnel.Underlay, time.Now()
+	if l.seen.families != d.Tunnel.Underlay {
+		l.seen.families, l.seen.changed = d.Tunnel.Underlay, time.Now()
 	}
-	changes, tunnelErr := l.tunnels.Sync(ctx, d.tunnel)
+	changes, tunnelErr := l.tunnels.Sync(ctx, d.Tunnel)
 	if !changes.Empty() {
 		l.log.Info("tunnels changed", "created", len(changes.Create),
 			"configured", peerChanges(changes), "removed", len(changes.Remove),
-			"took", time.Since(began), "waited", in.waited())
+			"took", time.Since(began), "waited", since(in.Since))
 	}
-	err := errors.Join(tunnelErr, l.syncHost(d.host))
+	err := errors.Join(tunnelErr, l.syncHost(d.Host))
 
-	probed := l.planner.probePeers(in, d)
-	l.probe(d.host.SelfAddrs, probed)
-	l.reaches.set(d.host.SelfAddrs, reachPeers(probed, in.table.Peers, l.remoteOfFeatures()))
+	probed := l.planner.ProbePeers(in, d)
+	l.probe(d.Host.SelfAddrs, probed)
+	l.reaches.set(d.Host.SelfAddrs, reachPeers(probed, in.Table.Peers, l.remoteOfFeatures()))
 	return err
 }
 
@@ -265,7 +266,8 @@ func (l *loop) syncHost(want hostnet.Want) error {
 
 // finish ends a turn: it logs new problems and publishes a new view. If err is nil and the inputs
 // are complete, it first calls publish.
-func (l *loop) finish(in inputs, d decision, refusals []cluster.Refusal, err error) error {
+func (l *loop) finish(in plan.Inputs, d plan.Decision, refusals []cluster.Refusal,
+	err error) error {
 	for _, r := range refusals {
 		if !slices.Contains(l.refusals, r) {
 			l.log.Warn("claim refused", "node", r.Node, "incumbent", r.Incumbent,
@@ -273,15 +275,15 @@ func (l *loop) finish(in inputs, d decision, refusals []cluster.Refusal, err err
 		}
 	}
 
-	if err == nil && in.complete {
+	if err == nil && in.Complete {
 		err = l.publish(in, d)
 	}
-	if in.complete && len(d.problems) > 0 {
+	if in.Complete && len(d.Problems) > 0 {
 		err = errors.Join(err, l.shut())
 	}
 
 	l.refusals, l.last = refusals, d
-	problems := slices.Concat(d.problems, d.notes)
+	problems := slices.Concat(d.Problems, d.Notes)
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
@@ -293,9 +295,9 @@ func (l *loop) finish(in inputs, d decision, refusals []cluster.Refusal, err err
 	}
 
 	l.problems = problems
-	applied := err == nil && in.complete
+	applied := err == nil && in.Complete
 	if applied {
-		table := in.table
+		table := in.Table
 		l.lastGood, l.applied = &table, table.Revision
 	}
 	l.change(func(v *view) {
@@ -308,12 +310,12 @@ func (l *loop) finish(in inputs, d decision, refusals []cluster.Refusal, err err
 	if err != nil {
 		// While the link is away for a moment, the kernel refuses routes from its address. That
 		// error must not make the node unready.
-		if !l.flap.held {
+		if !l.flap.Held {
 			l.health.Undone(stepApply)
 		}
 		return err
 	}
-	if len(d.problems) > 0 {
+	if len(d.Problems) > 0 {
 		return errNotReady
 	}
 	return nil
@@ -321,38 +323,38 @@ func (l *loop) finish(in inputs, d decision, refusals []cluster.Refusal, err err
 
 // publish writes the last good table, publishes this node's claim, and then opens the node for
 // pods. A problem, such as a link without a guard, keeps the node closed.
-func (l *loop) publish(in inputs, d decision) error {
-	if l.lastGood == nil || !reflect.DeepEqual(*l.lastGood, in.table) {
-		if err := l.table.Write(in.table, l.planner.changed); err != nil {
+func (l *loop) publish(in plan.Inputs, d plan.Decision) error {
+	if l.lastGood == nil || !reflect.DeepEqual(*l.lastGood, in.Table) {
+		if err := l.table.Write(in.Table, l.planner.Changed); err != nil {
 			return err
 		}
 	}
-	if d.claim == nil {
+	if d.Claim == nil {
 		return nil
 	}
 	if l.kube != nil {
-		if err := l.kube.Publish(*d.claim); err != nil {
+		if err := l.kube.Publish(*d.Claim); err != nil {
 			return err
 		}
 	}
-	if len(d.problems) > 0 {
+	if len(d.Problems) > 0 {
 		return nil
 	}
-	return l.open(in.cfg, d)
+	return l.open(in.Config, d)
 }
 
 // open opens the node for pods: it writes the marker, and then the CNI configuration.
-func (l *loop) open(cfg config.Config, d decision) error {
+func (l *loop) open(cfg config.Config, d plan.Decision) error {
 	if err := l.writeMarker(d); err != nil {
 		return err
 	}
-	changed, err := node.WriteConflist(cfg, d.podMTU, d.podPrefixes)
+	changed, err := node.WriteConflist(cfg, d.PodMTU, d.PodPrefixes)
 	if err != nil {
 		return err
 	}
 	if changed {
 		l.log.Info("wrote the CNI configuration", "file", node.ConflistPath(cfg.CNI.ConfDir),
-			"mtu", d.podMTU)
+			"mtu", d.PodMTU)
 	}
 	l.health.Done(stepApply)
 	return nil
@@ -369,14 +371,14 @@ func (l *loop) shut() error {
 }
 
 // writeMarker writes the marker if it differs from the existing one, except in its time.
-func (l *loop) writeMarker(d decision) error {
+func (l *loop) writeMarker(d plan.Decision) error {
 	boot, err := abi.BootID()
 	if err != nil {
 		return err
 	}
 	want := abi.Marker{BootID: boot,
-		Families: cluster.Node{PodPrefixes: d.podPrefixes}.PodFamilies(),
-		Devices:  []string{deviceName}}
+		Families: cluster.Node{PodPrefixes: d.PodPrefixes}.PodFamilies(),
+		Devices:  []string{plan.DeviceName}}
 	if have, err := abi.ReadMarker(abi.ReadyFile); err == nil {
 		want.Written = have.Written
 		if reflect.DeepEqual(have, want) {
@@ -386,3 +388,14 @@ func (l *loop) writeMarker(d decision) error {
 	want.Written = time.Now().UTC()
 	return abi.WriteMarker(abi.ReadyFile, want)
 }
+
+// since returns the time since t, or 0 if t is zero.
+func since(t time.Time) time.Duration {
+	if t.IsZero() {
+		return 0
+	}
+	return time.Since(t)
+}
+
+// errNotReady is the result of a successful turn with problems, after which the node is not ready.
+var errNotReady = errors.New("not ready for pods")

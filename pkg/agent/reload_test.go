@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/pkg/agent/plan/plantest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -14,10 +15,10 @@ import (
 // differ, and logged once.
 func TestChangesThatNeedARestartAreShown(t *testing.T) {
 	var log bytes.Buffer
-	in := two(t)
+	in := plantest.Two(t)
 	a := &Agent{log: slog.New(slog.NewTextHandler(&log, nil)), wake: make(chan struct{}, 1)}
-	a.view.Store(&view{news: news{cfg: in.cfg}})
-	ranged := in.cfg
+	a.view.Store(&view{news: news{cfg: in.Config}})
+	ranged := in.Config
 	ranged.NodeRanges = prefixes("198.18.0.0/24")
 	both := ranged
 	both.MTU, both.LogLevel = 1400, "debug"
@@ -32,7 +33,7 @@ func TestChangesThatNeedARestartAreShown(t *testing.T) {
 		mtu  int
 		logs int
 	}{
-		{"as it was", in.cfg, nil, nil, 0, 0},
+		{"as it was", in.Config, nil, nil, 0, 0},
 		{"a typo", config.Default(), errors.New("mtuu: unknown key"),
 			[]string{"mtuu", "old one stays", "would not start again with it"}, 0, 1},
 		{"the same typo", config.Default(), errors.New("mtuu: unknown key"), []string{"mtuu"},
@@ -43,7 +44,7 @@ func TestChangesThatNeedARestartAreShown(t *testing.T) {
 		{"the same", ranged, nil, []string{"nodeRanges"}, 0, 3},
 		{"more, of which some is taken over", both, nil, []string{"nodeRanges, logLevel changed in the configuration"},
 			1400, 4},
-		{"as it was, once more", in.cfg, nil, nil, 0, 4},
+		{"as it was, once more", in.Config, nil, nil, 0, 4},
 		{"what waits for a restart, once more", ranged, nil, []string{"nodeRanges"}, 0, 5},
 	} {
 		t.Run(step.name, func(t *testing.T) {

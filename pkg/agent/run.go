@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/agent/plan"
 	"github.com/kubeveil/kubeveil/pkg/agent/podkeeper"
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/guard"
@@ -177,11 +178,11 @@ func (l *loop) guardFirst() error {
 	if err != nil {
 		return err
 	}
-	in := inputs{cfg: l.config(), vips: l.closedByFeatures()}
+	in := plan.Inputs{Config: l.config(), VIPs: l.closedByFeatures()}
 	if l.lastGood != nil {
-		in.table.ServiceRanges = l.lastGood.ServiceRanges
+		in.Table.ServiceRanges = l.lastGood.ServiceRanges
 	}
-	s := decide(in).guard
+	s := plan.Decide(in).Guard
 	s.NodeAddrs = have.Nodes
 	if l.lastGood != nil {
 		s.NodeAddrs = slices.Concat(s.NodeAddrs, l.lastGood.NodeAddrs)

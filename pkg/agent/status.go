@@ -64,10 +64,10 @@ func (v *view) status() telemetry.Status {
 			Changed: v.changed},
 		Table: telemetry.TableStatus{
 			Revision: v.state.Revision, Applied: v.applied, Waiting: v.waiting,
-			Prefixes: len(v.last.guard.Ranges), NodeAddrs: len(v.last.guard.NodeAddrs),
+			Prefixes: len(v.last.Guard.Ranges), NodeAddrs: len(v.last.Guard.NodeAddrs),
 		},
 		MTU:       v.mtuStatus(),
-		Flowtable: v.flowtable, TunnelSources: v.last.tunnelSources,
+		Flowtable: v.flowtable, TunnelSources: v.last.TunnelSources,
 		Refused:  slices.Clone(v.refusals),
 		Sites:    v.sites(),
 		InClear:  inClear(v.cfg),
@@ -100,7 +100,7 @@ func inClear(cfg config.Config) []string {
 
 func (v *view) mtuStatus() telemetry.MTU {
 	underlay := v.underlay.MTU
-	m := telemetry.MTU{Pod: v.last.podMTU}
+	m := telemetry.MTU{Pod: v.last.PodMTU}
 	if v.cfg.MTU > 0 {
 		m.Explanation = append(m.Explanation,
 			fmt.Sprintf("%6d  set by `mtu` in the configuration; %s has %d", v.cfg.MTU,
@@ -108,8 +108,8 @@ func (v *view) mtuStatus() telemetry.MTU {
 		underlay = v.cfg.MTU
 	}
 	m.Underlay = underlay
-	outer6 := len(v.last.host.SelfAddrs) > 0 &&
-		!cluster.Node{Addresses: v.last.host.SelfAddrs}.AddressFamilies().V4
+	outer6 := len(v.last.Host.SelfAddrs) > 0 &&
+		!cluster.Node{Addresses: v.last.Host.SelfAddrs}.AddressFamilies().V4
 	for _, l := range cluster.ExplainMTU(underlay, outer6) {
 		m.Explanation = append(m.Explanation, fmt.Sprintf("%6d  %s", l.Bytes, l.What))
 	}
@@ -120,7 +120,7 @@ func (v *view) peerStatus(tunnels tunnel.LiveState) ([]telemetry.Device, []telem
 	var devices []telemetry.Device
 	var peers []telemetry.Peer
 	mtus := map[string]int{}
-	for _, p := range v.last.host.Peers {
+	for _, p := range v.last.Host.Peers {
 		mtus[p.Name] = p.MTU
 	}
 

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/agent/plan"
+	"github.com/kubeveil/kubeveil/pkg/agent/plan/plantest"
 	"github.com/kubeveil/kubeveil/pkg/agent/podkeeper"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/pod"
@@ -18,13 +20,13 @@ import (
 
 // The problems of a node are also what Faults returns, and recent drops of packets of the cluster.
 func TestProblemsHaveFaultsAndRecentDrops(t *testing.T) {
-	in := two(t)
+	in := plantest.Two(t)
 	a := &Agent{metrics: telemetry.NewMetrics(nil, false),
 		tunnels: tunnel.NewManager(&tunneltest.Fake{}, time.Now),
 		pods: podkeeper.New(pod.DefaultPaths(), resync, retry, slog.New(slog.DiscardHandler),
 			nil),
 	}
-	a.view.Store(&view{news: news{cfg: in.cfg}, outcome: outcome{last: decide(in),
+	a.view.Store(&view{news: news{cfg: in.Config}, outcome: outcome{last: plan.Decide(in),
 		refusals: []cluster.Refusal{{Node: "b", Reason: "of its key"}}}})
 	packets := uint64(5)
 	a.showGuard = func() (telemetry.Guard, error) {
@@ -45,24 +47,33 @@ func TestProblemsHaveFaultsAndRecentDrops(t *testing.T) {
 // A status is consistent: while it is read from the kernel, turns go on, and it never shows a part
 // of a turn.
 func TestStatusShowsTheViewOfOneMoment(t *testing.T) {
-	in := two(t)
+	in := plantest.Two(t)
 	a := &Agent{metrics: telemetry.NewMetrics(nil, false),
 		tunnels: tunnel.NewManager(&tunneltest.Fake{}, time.Now),
 		pods: podkeeper.New(pod.DefaultPaths(), resync, retry, slog.New(slog.DiscardHandler),
 			nil),
 	}
-	a.view.Store(&view{news: news{cfg: in.cfg},
-		outcome: outcome{last: decide(in), problems: []string{"one"}}})
+	a.view.Store(&view{news: news{cfg: in.Config},
+		outcome: outcome{last: plan.Decide(in), problems: []string{"one"}}})
 	a.showGuard = func() (telemetry.Guard, error) {
 		a.change(func(v *view) { v.problems = nil })
 		return telemetry.Guard{}, errors.New("the kernel is slow")
 	}
 	s := a.Status()
-	if s.Node != in.cfg.Node || len(s.Problems) != 2 || s.Problems[0] != "one" ||
+	if s.Node != in.Config.Node || len(s.Problems) != 2 || s.Problems[0] != "one" ||
 		!strings.Contains(s.Problems[1], "slow") {
 		t.Errorf("status of %q with problems %q", s.Node, s.Problems)
 	}
 	if again := a.Status(); slices.Contains(again.Problems, "one") {
 		t.Errorf("problems %q afterwards", again.Problems)
+	}
+}
+
+func TestStatusShowsSites(t *testing.T) {
+	in := plantest.Two(t)
+	plantest.WithSite(&in)
+	v := &view{news: news{cfg: in.Config}, outcome: outcome{lastGood: &in.Table}}
+	if s := v.status().Sites; len(s) != 1 || s[0].Name != "s" || s[0].Nodes != 1 || !s[0].Open() {
+		t.Errorf("sites %+v", s)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/agent/plan"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
@@ -35,7 +36,7 @@ type news struct {
 type outcome struct {
 	lastGood *cluster.Table
 	applied  uint64
-	last     decision
+	last     plan.Decision
 	underlay underlay.Link
 	refusals []cluster.Refusal
 	problems []string

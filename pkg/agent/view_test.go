@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/pkg/agent/plan"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
@@ -69,8 +70,8 @@ func TestAStateWaitsUntilItIsApplied(t *testing.T) {
 		if step.yield > 0 {
 			a.yield(cluster.State{Revision: step.yield})
 		}
-		in := inputs{complete: true, table: cluster.Table{Revision: step.turn}}
-		if err := l.finish(in, decision{}, nil, step.err); !errors.Is(err, step.err) {
+		in := plan.Inputs{Complete: true, Table: cluster.Table{Revision: step.turn}}
+		if err := l.finish(in, plan.Decision{}, nil, step.err); !errors.Is(err, step.err) {
 			t.Errorf("%s: %v", step.situation, err)
 		}
 		now := a.view.Load().waiting

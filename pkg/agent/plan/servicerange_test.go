@@ -1,9 +1,12 @@
-package agent
+package plan_test
 
 import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/pkg/agent/plan"
+	"github.com/kubeveil/kubeveil/pkg/agent/plan/plantest"
 
 	"golang.org/x/sys/unix"
 
@@ -18,25 +21,25 @@ import (
 func TestAddedServiceRangesAreClosed(t *testing.T) {
 	for _, proxy := range []string{config.ServiceProxyNone, config.ServiceProxyEBPF} {
 		t.Run(proxy, func(t *testing.T) {
-			in := two(t)
-			in.cfg.ServiceProxy = proxy
-			in.table.ServiceRanges = prefixes("198.18.144.0/24", "fd42:6::/112")
-			in.rangeProblems = []string{"a range is not closed"}
-			d := decide(in)
-			if len(d.problems) != 0 || !slices.Contains(d.notes, "a range is not closed") {
-				t.Errorf("problems %q, notes %q", d.problems, d.notes)
+			in := plantest.Two(t)
+			in.Config.ServiceProxy = proxy
+			in.Table.ServiceRanges = prefixes("198.18.144.0/24", "fd42:6::/112")
+			in.RangeProblems = []string{"a range is not closed"}
+			d := plan.Decide(in)
+			if len(d.Problems) != 0 || !slices.Contains(d.Notes, "a range is not closed") {
+				t.Errorf("problems %q, notes %q", d.Problems, d.Notes)
 			}
-			for _, r := range in.table.ServiceRanges {
-				if !slices.Contains(d.guard.Ranges, r) {
-					t.Errorf("the guard does not know %s: %v", r, d.guard.Ranges)
+			for _, r := range in.Table.ServiceRanges {
+				if !slices.Contains(d.Guard.Ranges, r) {
+					t.Errorf("the guard does not know %s: %v", r, d.Guard.Ranges)
 				}
 				for _, table := range []int{abi.TablePod, unix.RT_TABLE_MAIN} {
-					if !closes(hostnet.Plan(d.host), table, r) {
+					if !closes(hostnet.Plan(d.Host), table, r) {
 						t.Errorf("%s is not unreachable in table %d", r, table)
 					}
 				}
 			}
-			if slices.Contains(in.cfg.ServiceRanges, in.table.ServiceRanges[0]) {
+			if slices.Contains(in.Config.ServiceRanges, in.Table.ServiceRanges[0]) {
 				t.Error("the configuration was changed")
 			}
 		})

@@ -1,4 +1,4 @@
-package agent
+package plan
 
 import (
 	"fmt"
@@ -14,13 +14,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
-// planner makes the decisions of successive turns. Each equals the decision of the function decide,
+// Planner makes the decisions of successive turns. Each equals the decision of the function Decide,
 // but a planner plans only peers that changed, and parts of the decision that do not change keep
 // their memory. The zero value is ready for use.
-type planner struct {
+type Planner struct {
 	tunnel tunnel.Planner
-	// changed is the difference of the peers of this turn from those of the last.
-	changed cluster.Delta
+	// Changed is the difference of the peers of this turn from those of the last.
+	Changed cluster.Delta
 	last    []cluster.Node
 
 	// ways holds the routes to peers for the inputs common and paths. peers and notes are the parts
@@ -84,22 +84,22 @@ func senderOf(n cluster.Node) sender {
 // datagrams decides from which sources tunnel datagrams are accepted: from the addresses of
 // believed nodes, once every node sends only from its addresses. text describes the sources for
 // status.
-func (p *planner) datagrams(in inputs) (d *guard.Datagrams, text string) {
-	if in.cfg.Tunnel.Roaming {
+func (p *Planner) datagrams(in Inputs) (d *guard.Datagrams, text string) {
+	if in.Config.Tunnel.Roaming {
 		return &guard.Datagrams{}, "anywhere: tunnel.roaming is set"
 	}
-	senders := p.senders.Map(p.changed, sameSender, senderOf)
+	senders := p.senders.Map(p.Changed, sameSender, senderOf)
 	// A snapshot source does not contain versions of nodes. Its nodes count as having this version.
-	if in.synced && in.cfg.Source.Kind == config.SourceKubernetes {
+	if in.Synced && in.Config.Source.Kind == config.SourceKubernetes {
 		i := slices.IndexFunc(senders, func(s sender) bool { return !s.bound })
 		if i >= 0 {
 			return &guard.Datagrams{Bind: true}, fmt.Sprintf(
 				"anywhere: node %s has an older version, which sends from "+
-					"any of its addresses: upgrade it, or delete its Node", in.table.Peers[i].Name)
+					"any of its addresses: upgrade it, or delete its Node", in.Table.Peers[i].Name)
 		}
 	}
 
-	if p.sources == nil || !sharedSlice(senders, p.bound) {
+	if p.sources == nil || !SameSlice(senders, p.bound) {
 		p.bound, p.sources = senders, []netip.Addr{}
 		for _, s := range senders {
 			p.sources = append(p.sources, s.sources...)
@@ -107,7 +107,7 @@ func (p *planner) datagrams(in inputs) (d *guard.Datagrams, text string) {
 		slices.SortFunc(p.sources, netip.Addr.Compare)
 		p.sources = slices.Compact(p.sources)
 	}
-	d = &guard.Datagrams{Port: uint16(in.cfg.Tunnel.Port), Sources: p.sources, Add: !in.synced,
+	d = &guard.Datagrams{Port: uint16(in.Config.Tunnel.Port), Sources: p.sources, Add: !in.Synced,
 		Bind: true}
 	if d.Add {
 		return d, "the same sources as before; the versions of other nodes are not known yet"
@@ -118,18 +118,18 @@ func (p *planner) datagrams(in inputs) (d *guard.Datagrams, text string) {
 // hostPeers returns the routes to believed peers, and notes about unreachable peers. A peer without
 // a common family has no device. If the path to a peer is too narrow for IPv6, the peer has no IPv6
 // routes: its IPv6 addresses are then unreachable, instead of a black hole.
-func (p *planner) hostPeers(in inputs, underlay cluster.Families,
+func (p *Planner) hostPeers(in Inputs, underlay cluster.Families,
 	deviceMTU int) (peers []hostnet.Peer, notes []string) {
-	if now := (routeInputs{underlay, in.underlayMTU, deviceMTU}); now != p.common ||
-		!maps.Equal(in.pathMTU, p.paths) {
+	if now := (routeInputs{underlay, in.UnderlayMTU, deviceMTU}); now != p.common ||
+		!maps.Equal(in.PathMTU, p.paths) {
 		p.ways.Forget()
-		p.common, p.paths = now, in.pathMTU
+		p.common, p.paths = now, in.PathMTU
 	}
-	ways := p.ways.Map(p.changed, sameWay, func(n cluster.Node) way {
+	ways := p.ways.Map(p.Changed, sameWay, func(n cluster.Node) way {
 		peer, note := hostPeer(n, in, underlay, deviceMTU)
 		return way{peer, note}
 	})
-	if sharedSlice(ways, p.wayList) {
+	if SameSlice(ways, p.wayList) {
 		return p.peers, p.notes
 	}
 
@@ -143,23 +143,23 @@ func (p *planner) hostPeers(in inputs, underlay cluster.Families,
 	return p.peers, p.notes
 }
 
-// probePeers returns the peers whose paths are probed, with an address of the family that their
+// ProbePeers returns the peers whose paths are probed, with an address of the family that their
 // tunnel uses. If no peer changed, it is the slice of the last turn.
-func (p *planner) probePeers(in inputs, d decision) []pathmtu.Peer {
-	underlay := cluster.Node{Addresses: d.host.SelfAddrs}.AddressFamilies()
-	if now := (routeInputs{underlay: underlay, deviceMTU: d.podMTU}); now != p.probedBy {
+func (p *Planner) ProbePeers(in Inputs, d Decision) []pathmtu.Peer {
+	underlay := cluster.Node{Addresses: d.Host.SelfAddrs}.AddressFamilies()
+	if now := (routeInputs{underlay: underlay, deviceMTU: d.PodMTU}); now != p.probedBy {
 		p.probed.Forget()
 		p.probedBy = now
 	}
 	same := func(a, b pathmtu.Peer) bool { return a == b }
-	peers := p.probed.Map(p.changed, same, func(n cluster.Node) pathmtu.Peer {
+	peers := p.probed.Map(p.Changed, same, func(n cluster.Node) pathmtu.Peer {
 		endpoint, ok := n.Endpoint(underlay)
 		if !ok || !slices.Contains(n.Addresses, endpoint.Addr()) {
 			// A contested address is an endpoint, but no packet inside the tunnel has it.
 			return pathmtu.Peer{}
 		}
-		return pathmtu.Peer{Name: n.Name, Device: deviceName, Addr: endpoint.Addr(),
-			DeviceMTU: d.podMTU}
+		return pathmtu.Peer{Name: n.Name, Device: DeviceName, Addr: endpoint.Addr(),
+			DeviceMTU: d.PodMTU}
 	})
 	unprobed := func(p pathmtu.Peer) bool { return p.Device == "" }
 	if slices.ContainsFunc(peers, unprobed) {
@@ -188,22 +188,22 @@ func (p place) equal(q place) bool {
 		slices.Equal(p.endpoints, q.endpoints)
 }
 
-// samePlaces returns feature.Turn.SamePlaces for the table of the last decide. If in doubt, it
+// SamePlaces returns feature.Turn.SamePlaces for the table of the last Decide. If in doubt, it
 // returns false.
-func (p *planner) samePlaces(t cluster.Table) bool {
-	if !p.changed.Is(t.Peers) {
+func (p *Planner) SamePlaces(t cluster.Table) bool {
+	if !p.Changed.Is(t.Peers) {
 		p.placeList = nil
 		return false
 	}
-	places := p.places.Map(p.changed, place.equal, placeOf)
-	same := p.placeList != nil && sharedSlice(places, p.placeList) &&
-		sharedSlice(t.Keyless, p.keyless) && sharedSlice(t.NodeAddrs, p.nodeAddrs) &&
+	places := p.places.Map(p.Changed, place.equal, placeOf)
+	same := p.placeList != nil && SameSlice(places, p.placeList) &&
+		SameSlice(t.Keyless, p.keyless) && SameSlice(t.NodeAddrs, p.nodeAddrs) &&
 		t.Self == p.self
 	p.placeList, p.keyless, p.nodeAddrs, p.self = places, t.Keyless, t.NodeAddrs, t.Self
 	return same
 }
 
-// sharedSlice reports whether a and b are the same slice, with the same memory.
-func sharedSlice[T any](a, b []T) bool {
+// SameSlice reports whether a and b are the same slice, with the same memory.
+func SameSlice[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
