@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -220,7 +221,7 @@ func TestCallersOfBeforeAreUnknown(t *testing.T) {
 // maps, and not the map of clients.
 func (l *linked) attachEarlier(t *testing.T) {
 	t.Helper()
-	earlier, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: progPodIn, Type: ebpf.SchedCLS,
+	earlier, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: hook.ProgPodIn, Type: ebpf.SchedCLS,
 		License: "GPL", Instructions: asm.Instructions{
 			asm.LoadMapPtr(asm.R1, l.Map(bpfmaps.MapTCP).FD()), asm.Mov.Imm(asm.R0, -1),
 			asm.Return(),
@@ -228,14 +229,14 @@ func (l *linked) attachEarlier(t *testing.T) {
 	errtest.Must(t, err)
 	t.Cleanup(func() { earlier.Close() })
 
-	pod := point{int(l.index(t, "vpod1")), ingress}
+	pod := hook.Point{Index: int(l.index(t, "vpod1")), Dir: ingress}
 	l.host.Run(t, func() error {
 		h, err := nl.Open()
 		if err != nil {
 			return err
 		}
 		defer h.Close()
-		return hooksFor(l.tcx).attach(h, pod, progPodIn, earlier)
+		return hook.New(l.tcx).Attach(h, pod, hook.ProgPodIn, earlier)
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
 )
 
 // confined decides which pods have the fast path.
@@ -223,10 +224,10 @@ func (s *Links) retainOther(h *nl.Handle, index int) error {
 		return fmt.Errorf("read map %s: %w", mapRoutes, err)
 	}
 	id, _ := mine.ID()
-	ours, err := findOurs(h, hooksFor(s.tcx), point{index, ingress})
-	defer closeAll(ours)
+	ours, err := hook.Ours(h, hook.New(s.tcx), hook.Point{Index: index, Dir: ingress})
+	defer hook.CloseAll(ours)
 	if err != nil {
-		return goneIsFine(err)
+		return hook.IgnoreGone(err)
 	}
 
 	for _, prog := range ours {

@@ -14,6 +14,6 @@
 // Invariants: table loads the programs and owns their maps; only this package decides which of them
 // a link gets. It attaches them without a pin, so they live as long as the link.
 //
-// Start with AttachLinks in link.go, then plan.go for what a link gets and hooks.go for tcx and
-// clsact.
+// Start with AttachLinks in link.go. The package hook below has what a link gets (Plan), and the
+// ways to attach it: tcx and clsact.
 package link

@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
 )
 
 // Flags of entries: FLOW_* of bpf/lib/service/flow.h.
@@ -184,7 +185,7 @@ func TestQuotasBeginEmptyWithOtherNumbers(t *testing.T) {
 func TestLinkThatFailedIsTriedAgain(t *testing.T) {
 	nettest.NeedBPF(t)
 	tc, ip := nettest.NeedProgram(t, "tc"), nettest.NeedProgram(t, "ip")
-	filter := fmt.Sprintf("dev vmore0 egress pref %d protocol all", filterPriority)
+	filter := fmt.Sprintf("dev vmore0 egress pref %d protocol all", hook.FilterPriority)
 	noFilter := append([]string{tc, "filter", "del"}, strings.Fields(filter)...)
 	noLink := []string{ip, "link", "del", "vmore0"}
 	for name, c := range map[string]struct {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
 )
 
 // translateAtGuard puts the egress programs where the egress guard tail calls them.
@@ -20,7 +21,7 @@ func (s *Links) translateAtGuard() error {
 			abi.PinTranslate, err)
 	}
 	defer m.Close()
-	for i, name := range []string{progOut, progOutL3} {
+	for i, name := range []string{hook.ProgOut, hook.ProgOutL3} {
 		if err := s.putTranslate(m, uint32(i), s.table.Program(name)); err != nil {
 			return fmt.Errorf("put %s before the guard: %w", name, err)
 		}

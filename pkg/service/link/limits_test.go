@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -210,9 +211,10 @@ func TestNewPodsHaveTheFastPathOnceTheyAreFinished(t *testing.T) {
 	appear("vpod4") // seen behind it
 	nettest.Until(t, 10*time.Second, "vpod4 has programs", func() (has bool) {
 		r.host.Run(t, func() error {
-			ours, err := findOurs(h, hooksFor(r.tcx), point{int(r.index(t, "vpod4")), ingress})
+			ours, err := hook.Ours(h, hook.New(r.tcx),
+				hook.Point{Index: int(r.index(t, "vpod4")), Dir: ingress})
 			has = len(ours) > 0
-			closeAll(ours)
+			hook.CloseAll(ours)
 			return err
 		})
 		return has

@@ -9,37 +9,18 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
-)
-
-// Names of the programs at links, and of the programs that the egress guard tail calls.
-const (
-	progIn, progInL3   = "service_in", "service_in_l3"
-	progOut, progOutL3 = "service_out", "service_out_l3"
-	progPodIn          = "service_pod_in"
-	progPodOut         = "service_pod_out"
-	progTunnelIn       = "service_tun_in"
-	progTunnelOut      = "service_tun_out"
 )
 
 // mapSelf holds the addresses of this node, in the order of enum node_addr in
 // bpf/lib/service/node_addr.h.
 const mapSelf = "service_self"
-
-// linkPrograms are the programs that are attached to links.
-var linkPrograms = []string{progIn, progInL3, progPodIn, progPodOut, progTunnelIn, progTunnelOut}
-
-// errTaken is the error of a link without tcx that has the qdisc ingress. That qdisc has programs
-// for ingress only, and a link cannot have both it and clsact.
-var errTaken = errors.New("the link has the qdisc ingress instead of clsact, as with the plugin " +
-	"bandwidth: use Linux 6.6, or remove the pod's bandwidth limit")
 
 // direction is the direction of packets at a link.
 type direction = tchook.Direction
@@ -48,32 +29,6 @@ const (
 	ingress = tchook.Ingress
 	egress  = tchook.Egress
 )
-
-// point is where a program is attached.
-type point struct {
-	index int
-	dir   direction
-}
-
-// hooks attaches programs to links without a pin, as the guard does: they live as long as the link.
-type hooks interface {
-	// list returns the programs in the order in which they run.
-	list(h *nl.Handle, p point) ([]ebpf.ProgramID, error)
-	// attach adds a program behind the others.
-	attach(h *nl.Handle, p point, name string, prog *ebpf.Program) error
-	// replace exchanges a program for another, without a moment with neither.
-	replace(h *nl.Handle, p point, name string, prog, old *ebpf.Program) error
-	detach(h *nl.Handle, p point, old *ebpf.Program) error
-	// tidy removes the qdisc that attach made from a link that has none of our programs any more.
-	tidy(h *nl.Handle, index int) error
-}
-
-func hooksFor(withTCX bool) hooks {
-	if withTCX {
-		return tcx{}
-	}
-	return clsact{}
-}
 
 // Links attaches the programs of a table to the links of the node. Its methods may be called
 // concurrently.
@@ -184,7 +139,7 @@ func (s *Links) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) erro
 // disappears meanwhile is not an error. A link to which no program can be attached is not an error
 // either; the log reports that its packets are not translated. Call it after Apply and SetSelf.
 func (s *Links) AttachLinks() ([]string, error) {
-	if s.table.Program(progIn) == nil {
+	if s.table.Program(hook.ProgIn) == nil {
 		return nil, errors.New("attach to links: the table was opened without them")
 	}
 	changed, whole, err := s.attachLinks()
@@ -287,22 +242,22 @@ func (s *Links) notTranslated(l nl.Link, err error) {
 
 // attachLink attaches the programs that the link must have and returns what it changed.
 func (s *Links) attachLink(h *nl.Handle, l nl.Link) ([]string, error) {
-	master, err := masterOf(h, l)
+	master, err := hook.MasterOf(h, l)
 	if errors.Is(err, tchook.ErrLinkGone) {
 		return nil, nil // the loss of its master causes another event
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the master of %s: %w", l.Attrs().Name, err)
 	}
-	hk, want := hooksFor(s.tcx), planLink(l, master)
+	hk, want := hook.New(s.tcx), hook.Plan(l, master)
 
 	var changed []string
 	for _, dir := range []direction{egress, ingress} {
-		did, err := s.attachPoint(h, hk, point{l.Attrs().Index, dir}, want[dir])
+		did, err := s.attachPoint(h, hk, hook.Point{Index: l.Attrs().Index, Dir: dir}, want[dir])
 		if errors.Is(err, tchook.ErrLinkGone) {
 			return changed, nil
 		}
-		if errors.Is(err, errTaken) {
+		if errors.Is(err, hook.ErrTaken) {
 			s.notTranslated(l, err)
 			return changed, nil
 		}
@@ -322,15 +277,16 @@ func (s *Links) attachLink(h *nl.Handle, l nl.Link) ([]string, error) {
 
 // attachPoint attaches the program called name, or detaches ours if name is empty, and returns what
 // changed.
-func (s *Links) attachPoint(h *nl.Handle, hk hooks, p point, name string) (string, error) {
-	ours, err := findOurs(h, hk, p)
+func (s *Links) attachPoint(h *nl.Handle, hk hook.Attacher, p hook.Point,
+	name string) (string, error) {
+	ours, err := hook.Ours(h, hk, p)
 	if err != nil {
 		return "", err
 	}
-	defer closeAll(ours)
+	defer hook.CloseAll(ours)
 	if name == "" {
 		for _, old := range ours {
-			if err := hk.detach(h, p, old); err != nil {
+			if err := hk.Detach(h, p, old); err != nil {
 				return "", err
 			}
 		}
@@ -342,11 +298,11 @@ func (s *Links) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 
 	prog := s.table.Program(name)
 	if len(ours) == 0 {
-		return "attached " + name, hk.attach(h, p, name, prog)
+		return "attached " + name, hk.Attach(h, p, name, prog)
 	}
 
 	for _, more := range ours[1:] {
-		if err := hk.detach(h, p, more); err != nil {
+		if err := hk.Detach(h, p, more); err != nil {
 			return "", err
 		}
 	}
@@ -356,7 +312,7 @@ func (s *Links) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 	}
 
 	assume := func() error {
-		if p.dir != ingress {
+		if p.Dir != ingress {
 			return nil
 		}
 		return s.table.AssumePodClientsOf(ours[0])
@@ -365,7 +321,7 @@ func (s *Links) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 		return "", err
 	}
 
-	if err := hk.replace(h, p, name, prog, ours[0]); err != nil {
+	if err := hk.Replace(h, p, name, prog, ours[0]); err != nil {
 		return "", err
 	}
 	return "replaced " + name, assume() // again, because the old program ran until now

@@ -22,6 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -240,7 +241,7 @@ func TestRemoveLeavesTheGuardOnLinks(t *testing.T) {
 			defer h.Close()
 
 			for _, link := range links {
-				if _, err := detachLink(h, hooksFor(l.tcx), link); err != nil {
+				if _, err := detachLink(h, hook.New(l.tcx), link); err != nil {
 					return err
 				}
 			}
@@ -307,9 +308,10 @@ func TestNewLinksAreServed(t *testing.T) {
 	nettest.Until(t, 10*time.Second, "the new link has a program", func() bool {
 		served := false
 		l.host.Run(t, func() error {
-			ours, err := findOurs(h, tcx{}, point{link.Attrs().Index, ingress})
+			ours, err := hook.Ours(h, hook.New(true),
+				hook.Point{Index: link.Attrs().Index, Dir: ingress})
 			served = len(ours) > 0
-			closeAll(ours)
+			hook.CloseAll(ours)
 			return err
 		})
 		return served

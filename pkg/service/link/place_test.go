@@ -23,40 +23,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
 	"github.com/kubeveil/kubeveil/pkg/service/vip"
 )
-
-func TestWhichProgramsALinkHas(t *testing.T) {
-	link := func(encap string, group uint32, flags net.Flags) nl.Link {
-		a := nl.NewLinkAttrs()
-		a.Index, a.Name, a.EncapType, a.Group, a.Flags = 7, "x", encap, group, flags
-		return &nl.GenericLink{LinkAttrs: a, LinkType: "veth"}
-	}
-
-	for _, c := range []struct {
-		situation string
-		link      nl.Link
-		master    string
-		want      map[direction]string
-	}{
-		{"network card", link("ether", 0, 0), "", map[direction]string{ingress: progIn}},
-		{"tunnel of something else", link("none", 0, 0), "",
-			map[direction]string{ingress: progInL3}},
-		{"port of a bond", link("ether", 0, 0), "bond", nil},
-		{"port of a bridge", link("ether", 0, 0), "bridge", nil},
-		{"virtual function of a network card", link("ether", 0, 0), "netvsc", nil},
-		{"in a VRF", link("ether", 0, 0), "vrf", map[direction]string{ingress: progIn}},
-		{"of a pod", link("ether", abi.PodGroup, 0), "",
-			map[direction]string{ingress: progPodIn, egress: progPodOut}},
-		{"our tunnel", link("none", abi.TunnelGroup, 0), "",
-			map[direction]string{ingress: progTunnelIn, egress: progTunnelOut}},
-		{"lo", link("loopback", 0, net.FlagLoopback), "", nil},
-	} {
-		if diff := cmp.Diff(c.want, planLink(c.link, c.master)); diff != "" {
-			t.Errorf("programs of %s (-want +got): %s", c.situation, diff)
-		}
-	}
-}
 
 // ip runs commands of the program ip on the host.
 func (l *linked) ip(t *testing.T, commands ...string) {
@@ -117,8 +86,8 @@ func TestLinksWithALimitAreLeftAlone(t *testing.T) {
 	}
 
 	for _, dir := range []direction{ingress, egress} {
-		if ids, err := (clsact{}).list(h, point{vpod.Attrs().Index, dir}); err != nil ||
-			len(ids) > 0 {
+		ids, err := hook.New(false).List(h, hook.Point{Index: vpod.Attrs().Index, Dir: dir})
+		if err != nil || len(ids) > 0 {
 			t.Errorf("programs at the %s of a link with another's qdisc: %v, %v", dir, ids, err)
 		}
 	}
@@ -136,12 +105,12 @@ const mprogMax = 63
 // crowd leaves no room for a program at the ingress of a link.
 func (l *linked) crowd(t *testing.T, name string) {
 	t.Helper()
-	p := point{l.host.Link(name).Attrs().Index, ingress}
+	p := hook.Point{Index: l.host.Link(name).Attrs().Index, Dir: ingress}
 	if l.tcx {
 		for i := range mprogMax {
 			prog := loadProgram(t, asm.Mov.Imm(asm.R1, int32(i)), asm.Mov.Imm(asm.R0, -1),
 				asm.Return())
-			l.host.Run(t, func() error { return tcx{}.attach(nil, p, "", prog) })
+			l.host.Run(t, func() error { return hook.New(true).Attach(nil, p, "", prog) })
 		}
 		return
 	}
@@ -149,7 +118,8 @@ func (l *linked) crowd(t *testing.T, name string) {
 	tc := nettest.NeedProgram(t, "tc")
 	for _, line := range []string{
 		"qdisc add dev " + name + " clsact",
-		fmt.Sprintf("filter add dev %s ingress prio %d u32 match u32 0 0", name, filterPriority),
+		fmt.Sprintf("filter add dev %s ingress prio %d u32 match u32 0 0", name,
+			hook.FilterPriority),
 	} {
 		l.host.Exec(t, tc, strings.Fields(line)...)
 	}
@@ -184,17 +154,17 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, false)
 	h := l.host.Handle()
-	add := func(name string, group uint32) point {
+	add := func(name string, group uint32) hook.Point {
 		attrs := nl.NewLinkAttrs()
 		attrs.Name, attrs.Group = name, group
 		errtest.Must(t, h.LinkAdd(&nl.Veth{LinkAttrs: attrs, PeerName: name + "p"}))
 		link, err := h.LinkByName(name)
 		errtest.Must(t, err)
-		return point{link.Attrs().Index, ingress}
+		return hook.Point{Index: link.Attrs().Index, Dir: ingress}
 	}
 
-	served := func(p point) bool {
-		ids, err := (clsact{}).list(h, p)
+	served := func(p hook.Point) bool {
+		ids, err := hook.New(false).List(h, p)
 		return err == nil && len(ids) > 0
 	}
 	l.attach(t)
@@ -205,7 +175,7 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 	if served(pod) {
 		t.Error("a pod's new link has programs before its limit can have its place")
 	}
-	limit := &nl.GenericQdisc{QdiscAttrs: nl.QdiscAttrs{LinkIndex: pod.index, Handle: 0xffff0000,
+	limit := &nl.GenericQdisc{QdiscAttrs: nl.QdiscAttrs{LinkIndex: pod.Index, Handle: 0xffff0000,
 		Parent: nl.ClsactParent}, QdiscType: "ingress"}
 	if err := h.QdiscAdd(limit); err != nil {
 		t.Errorf("the limit finds its place taken: %v", err)

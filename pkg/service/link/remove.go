@@ -11,6 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
 )
 
 // Remove removes the table, of any version, and returns what it removed. It detaches the programs
@@ -33,7 +34,7 @@ func detachLinks(dir string) ([]string, error) {
 	}
 	defer h.Close()
 	has, err := kfeature.TCX.Has()
-	hk := hooksFor(err == nil && has)
+	hk := hook.New(err == nil && has)
 	var taken []string
 	var errs []error
 	for _, l := range links {
@@ -46,28 +47,28 @@ func detachLinks(dir string) ([]string, error) {
 	return taken, errors.Join(append(errs, clearTranslate(dir))...)
 }
 
-func detachLink(h *nl.Handle, hk hooks, l nl.Link) ([]string, error) {
+func detachLink(h *nl.Handle, hk hook.Attacher, l nl.Link) ([]string, error) {
 	var taken []string
 	for _, dir := range []direction{ingress, egress} {
-		p := point{l.Attrs().Index, dir}
-		ours, err := findOurs(h, hk, p)
+		p := hook.Point{Index: l.Attrs().Index, Dir: dir}
+		ours, err := hook.Ours(h, hk, p)
 		if err != nil {
 			return taken, err
 		}
 		for _, prog := range ours {
-			if err = hk.detach(h, p, prog); err != nil {
+			if err = hk.Detach(h, p, prog); err != nil {
 				break
 			}
 			taken = append(taken, fmt.Sprintf("program of services at %s %s", l.Attrs().Name, dir))
 		}
-		closeAll(ours)
+		hook.CloseAll(ours)
 		if err != nil {
 			return taken, err
 		}
 	}
 	if g := l.Attrs().Group; len(taken) > 0 && (g == abi.PodGroup ||
 		g == abi.TunnelGroup) {
-		return taken, hk.tidy(h, l.Attrs().Index)
+		return taken, hk.Tidy(h, l.Attrs().Index)
 	}
 	return taken, nil
 }

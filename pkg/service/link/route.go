@@ -9,6 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
 )
 
 // mapRoutes holds what host routing may do at a link, by its index: bpf/lib/service/route.h.
@@ -47,7 +48,7 @@ func (s *Links) routeLinks(h *nl.Handle, links []nl.Link, settled bool) {
 		switch {
 		case err == nil:
 			all = append(all, r)
-		case goneIsFine(err) != nil && (l.Attrs().Group == abi.PodGroup ||
+		case hook.IgnoreGone(err) != nil && (l.Attrs().Group == abi.PodGroup ||
 			l.Attrs().Group == abi.TunnelGroup):
 			// What cannot be read may keep the link from the fast path.
 			all = append(all, linkRoutes{name: l.Attrs().Name, index: uint32(l.Attrs().Index),
@@ -65,21 +66,21 @@ func (s *Links) routeLinks(h *nl.Handle, links []nl.Link, settled bool) {
 
 // warnSlow logs that packets of a link take the slow path, unless it is gone.
 func (s *Links) warnSlow(name string, err error) {
-	if err := goneIsFine(err); err != nil {
+	if err := hook.IgnoreGone(err); err != nil {
 		s.log.Warn("packets of a link do not take the fast path", "link", name, "error", err)
 	}
 }
 
 // look returns what host routing can do at a link.
 func (s *Links) look(h *nl.Handle, l nl.Link) (linkRoutes, error) {
-	master, err := masterOf(h, l)
+	master, err := hook.MasterOf(h, l)
 	if err != nil {
 		return linkRoutes{}, err
 	}
-	plan := planLink(l, master)[ingress]
-	can, err := s.routes(h, hooksFor(s.tcx), l, plan)
-	return linkRoutes{name: l.Attrs().Name, index: uint32(l.Attrs().Index), isPod: plan == progPodIn,
-		can: can}, err
+	plan := hook.Plan(l, master)[ingress]
+	can, err := s.routes(h, hook.New(s.tcx), l, plan)
+	return linkRoutes{name: l.Attrs().Name, index: uint32(l.Attrs().Index),
+		isPod: plan == hook.ProgPodIn, can: can}, err
 }
 
 // route sets what host routing may do at links. Conntrack gets the connections of pods, and of
@@ -215,25 +216,25 @@ func (s *Links) setRoutes(index uint32, how uint8) error {
 }
 
 // routes returns what host routing may do at a link with this ingress program.
-func (s *Links) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, error) {
+func (s *Links) routes(h *nl.Handle, hk hook.Attacher, l nl.Link, plan string) (uint8, error) {
 	switch plan {
-	case progIn:
-		guarded, err := isGuarded(h, hk, l)
+	case hook.ProgIn:
+		guarded, err := hook.IsGuarded(h, hk, l)
 		if err != nil || !guarded {
 			return 0, err
 		}
-		behind, err := hasBehind(h, hk, point{l.Attrs().Index, ingress})
+		behind, err := hook.HasBehind(h, hk, hook.Point{Index: l.Attrs().Index, Dir: ingress})
 		if err != nil || behind {
 			return 0, err
 		}
 		return routeExit, nil
-	case progPodIn:
-		gets, sends, err := limits(h, l)
+	case hook.ProgPodIn:
+		gets, sends, err := hook.Limits(h, l)
 		for _, at := range []struct {
 			dir  direction
 			sees *bool
 		}{{egress, &gets}, {ingress, &sends}} {
-			others, e := hasOthers(h, hk, point{l.Attrs().Index, at.dir})
+			others, e := hook.HasOthers(h, hk, hook.Point{Index: l.Attrs().Index, Dir: at.dir})
 			*at.sees, err = *at.sees || others, errors.Join(err, e)
 		}
 		if err != nil {
@@ -247,11 +248,11 @@ func (s *Links) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, e
 			how |= routeFrom
 		}
 		return how, nil
-	case progTunnelIn:
+	case hook.ProgTunnelIn:
 		if !s.tunnels || !s.routing.Load() {
 			return 0, nil
 		}
-		others, err := hasOthers(h, hk, point{l.Attrs().Index, ingress})
+		others, err := hook.HasOthers(h, hk, hook.Point{Index: l.Attrs().Index, Dir: ingress})
 		if err != nil || others {
 			return 0, err
 		}

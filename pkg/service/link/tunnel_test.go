@@ -13,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -154,7 +155,7 @@ func TestTunnelsThatCannotBeReadLoseTheFastPath(t *testing.T) {
 	r.expectRoutes(t, "unread", map[string]uint8{"veil0": 0})
 
 	r.Links.tunnels = false
-	if can, err := r.routes(nil, nil, veil0, progTunnelIn); can != 0 || err != nil {
+	if can, err := r.routes(nil, nil, veil0, hook.ProgTunnelIn); can != 0 || err != nil {
 		t.Errorf("with sites, nothing need be read: %04b, %v", can, err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -125,18 +126,19 @@ func (l *linked) replaceSome(places int) error {
 	}
 	defer h.Close()
 
-	hk := hooksFor(l.tcx)
+	hk := hook.New(l.tcx)
 	for _, link := range links {
-		master, err := masterOf(h, link)
+		master, err := hook.MasterOf(h, link)
 		if err != nil {
 			return err
 		}
-		want := planLink(link, master)
+		want := hook.Plan(link, master)
 		for _, dir := range []direction{egress, ingress} {
 			if places == 0 {
 				return nil
 			}
-			did, err := l.attachPoint(h, hk, point{link.Attrs().Index, dir}, want[dir])
+			p := hook.Point{Index: link.Attrs().Index, Dir: dir}
+			did, err := l.attachPoint(h, hk, p, want[dir])
 			if err != nil {
 				return err
 			}

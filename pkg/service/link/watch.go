@@ -13,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
 )
 
 // podPatience is the time for which a pod's new link waits for its programs on a kernel without
@@ -121,8 +122,8 @@ func (s *Links) waits(h *nl.Handle, l nl.Link) bool {
 	if s.tcx || l.Attrs().Group != abi.PodGroup {
 		return false
 	}
-	ours, err := findOurs(h, clsact{}, point{l.Attrs().Index, ingress})
-	closeAll(ours)
+	ours, err := hook.Ours(h, hook.New(false), hook.Point{Index: l.Attrs().Index, Dir: ingress})
+	hook.CloseAll(ours)
 	return err == nil && len(ours) == 0
 }
 

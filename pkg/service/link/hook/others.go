@@ -1,4 +1,4 @@
-package link
+package hook
 
 import (
 	"errors"
@@ -13,10 +13,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// limits reports whether a qdisc at the host's end of a pod's link must see the packets to the pod
+// Limits reports whether a qdisc at the host's end of a pod's link must see the packets to the pod
 // (gets) or from the pod (sends). The kernel's default qdisc of a veth and the qdisc clsact of
 // programs do not count.
-func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
+func Limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	qdiscs, err := h.QdiscList(l)
 	if err != nil {
 		if errors.Is(tchook.LinkError(err), tchook.ErrLinkGone) {
@@ -36,65 +36,65 @@ func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	return gets, sends, nil
 }
 
-// hasOthers reports whether other software attached BPF programs or filters at p, at tcx or at
+// HasOthers reports whether other software attached BPF programs or filters at p, at tcx or at
 // clsact.
-func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
-	filters, err := tchook.Filters(h, p.index, p.dir)
+func HasOthers(h *nl.Handle, hk Attacher, p Point) (bool, error) {
+	filters, err := tchook.Filters(h, p.Index, p.Dir)
 	if err != nil {
-		return true, goneIsFine(err)
+		return true, IgnoreGone(err)
 	}
 	all := len(filters)
 	if _, ok := hk.(tcx); ok {
-		programs, err := hk.list(h, p)
+		programs, err := hk.List(h, p)
 		if err != nil {
-			return true, goneIsFine(err)
+			return true, IgnoreGone(err)
 		}
 		all += len(programs)
 	}
-	ours, err := findOurs(h, hk, p)
-	defer closeAll(ours)
-	return err != nil || all > len(ours), goneIsFine(err)
+	ours, err := Ours(h, hk, p)
+	defer CloseAll(ours)
+	return err != nil || all > len(ours), IgnoreGone(err)
 }
 
-// hasBehind reports whether programs or filters of others run at p behind ours. They do not see the
+// HasBehind reports whether programs or filters of others run at p behind ours. They do not see the
 // packets that ours redirect.
-func hasBehind(h *nl.Handle, hk hooks, p point) (bool, error) {
-	filters, err := tchook.Filters(h, p.index, p.dir)
+func HasBehind(h *nl.Handle, hk Attacher, p Point) (bool, error) {
+	filters, err := tchook.Filters(h, p.Index, p.Dir)
 	if err != nil {
-		return true, goneIsFine(err)
+		return true, IgnoreGone(err)
 	}
 	if _, ok := hk.(tcx); !ok {
 		return slices.ContainsFunc(filters, func(f nl.Filter) bool {
-			return f.Attrs().Priority > filterPriority
+			return f.Attrs().Priority > FilterPriority
 		}), nil
 	}
 
-	ids, err := hk.list(h, p)
+	ids, err := hk.List(h, p)
 	if err != nil {
-		return true, goneIsFine(err)
+		return true, IgnoreGone(err)
 	}
-	ours, err := findOurs(h, hk, p)
-	defer closeAll(ours)
+	ours, err := Ours(h, hk, p)
+	defer CloseAll(ours)
 	last := -1
 	for _, prog := range ours {
 		id, e := bpfobj.ProgramID(prog)
 		last, err = max(last, slices.Index(ids, id)), errors.Join(err, e)
 	}
-	return err != nil || len(filters) > 0 || last+1 < len(ids), goneIsFine(err)
+	return err != nil || len(filters) > 0 || last+1 < len(ids), IgnoreGone(err)
 }
 
-// goneIsFine returns nil if err means that the link is gone, because such a link carries no
+// IgnoreGone returns nil if err means that the link is gone, because such a link carries no
 // packets. Otherwise it returns err.
-func goneIsFine(err error) error {
+func IgnoreGone(err error) error {
 	if errors.Is(err, tchook.ErrLinkGone) {
 		return nil
 	}
 	return err
 }
 
-// isGuarded reports whether the guard judges packets that leave by the link.
-func isGuarded(h *nl.Handle, hk hooks, l nl.Link) (bool, error) {
-	ids, err := hk.list(h, point{l.Attrs().Index, egress})
+// IsGuarded reports whether the guard judges packets that leave by the link.
+func IsGuarded(h *nl.Handle, hk Attacher, l nl.Link) (bool, error) {
+	ids, err := hk.List(h, Point{Index: l.Attrs().Index, Dir: tchook.Egress})
 	if err != nil {
 		if errors.Is(err, tchook.ErrLinkGone) {
 			return false, nil

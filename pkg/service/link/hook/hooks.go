@@ -1,4 +1,4 @@
-package link
+package hook
 
 import (
 	"errors"
@@ -20,32 +20,33 @@ import (
 // tcx attaches programs at tcx, which kernels from 6.6 have.
 type tcx struct{}
 
-func (tcx) list(_ *nl.Handle, p point) ([]ebpf.ProgramID, error) {
-	return tchook.ListTCX(p.index, p.dir)
+func (tcx) List(_ *nl.Handle, p Point) ([]ebpf.ProgramID, error) {
+	return tchook.ListTCX(p.Index, p.Dir)
 }
 
-func (tcx) attach(_ *nl.Handle, p point, _ string, prog *ebpf.Program) error {
-	return tchook.AttachTCX(p.index, p.dir, prog, link.Tail())
+func (tcx) Attach(_ *nl.Handle, p Point, _ string, prog *ebpf.Program) error {
+	return tchook.AttachTCX(p.Index, p.Dir, prog, link.Tail())
 }
 
-func (tcx) replace(_ *nl.Handle, p point, _ string, prog, old *ebpf.Program) error {
-	return tchook.AttachTCX(p.index, p.dir, prog, link.ReplaceProgram(old))
+func (tcx) Replace(_ *nl.Handle, p Point, _ string, prog, old *ebpf.Program) error {
+	return tchook.AttachTCX(p.Index, p.Dir, prog, link.ReplaceProgram(old))
 }
 
-func (tcx) detach(_ *nl.Handle, p point, old *ebpf.Program) error {
-	return tchook.DetachTCX(p.index, p.dir, old)
+func (tcx) Detach(_ *nl.Handle, p Point, old *ebpf.Program) error {
+	return tchook.DetachTCX(p.Index, p.Dir, old)
 }
 
-func (tcx) tidy(*nl.Handle, int) error { return nil }
+func (tcx) Tidy(*nl.Handle, int) error { return nil }
 
 // clsact attaches programs as direct-action filters of the qdisc clsact, in the priority after the
 // guard's.
 type clsact struct{}
 
-const filterPriority = abi.TCPriority + 1
+// FilterPriority is the priority of the filters: the one after the guard's.
+const FilterPriority = abi.TCPriority + 1
 
-func (clsact) list(h *nl.Handle, p point) ([]ebpf.ProgramID, error) {
-	filters, err := tchook.Filters(h, p.index, p.dir)
+func (clsact) List(h *nl.Handle, p Point) ([]ebpf.ProgramID, error) {
+	filters, err := tchook.Filters(h, p.Index, p.Dir)
 	var ids []ebpf.ProgramID
 	for _, f := range filters {
 		if b, ok := f.(*nl.BpfFilter); ok && b.DirectAction {
@@ -55,46 +56,46 @@ func (clsact) list(h *nl.Handle, p point) ([]ebpf.ProgramID, error) {
 	return ids, err
 }
 
-func (c clsact) attach(h *nl.Handle, p point, name string, prog *ebpf.Program) error {
-	made, err := tchook.AddClsact(h, p.index)
+func (c clsact) Attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) error {
+	made, err := tchook.AddClsact(h, p.Index)
 	if err != nil {
 		return err
 	}
 	if !made {
-		if kind, err := new(tchook.Places).Kind(h, p.index); err != nil {
+		if kind, err := new(tchook.Places).Kind(h, p.Index); err != nil {
 			return err
 		} else if kind != "" && kind != tchook.Clsact {
-			return errTaken
+			return ErrTaken
 		}
 	}
 	return c.put(h, p, name, prog)
 }
 
 // put makes the filter, or replaces the program of the existing filter.
-func (clsact) put(h *nl.Handle, p point, name string, prog *ebpf.Program) error {
-	f := tchook.Filter(p.index, p.dir, filterPriority, abi.TCHandle, name, prog)
+func (clsact) put(h *nl.Handle, p Point, name string, prog *ebpf.Program) error {
+	f := tchook.Filter(p.Index, p.Dir, FilterPriority, abi.TCHandle, name, prog)
 	if err := h.FilterReplace(f); err != nil {
 		return fmt.Errorf("add filter: %w; the qdisc must be clsact, not ingress, and priority %d "+
-			"must be free or used by a bpf filter", tchook.LinkError(err), filterPriority)
+			"must be free or used by a bpf filter", tchook.LinkError(err), FilterPriority)
 	}
 	return nil
 }
 
-func (c clsact) replace(h *nl.Handle, p point, name string, prog, _ *ebpf.Program) error {
+func (c clsact) Replace(h *nl.Handle, p Point, name string, prog, _ *ebpf.Program) error {
 	return c.put(h, p, name, prog)
 }
 
-func (clsact) detach(h *nl.Handle, p point, old *ebpf.Program) error {
+func (clsact) Detach(h *nl.Handle, p Point, old *ebpf.Program) error {
 	id, err := bpfobj.ProgramID(old)
 	if err != nil {
 		return err
 	}
-	return tchook.DeleteFilters(h, p.index, p.dir, id)
+	return tchook.DeleteFilters(h, p.Index, p.Dir, id)
 }
 
-// tidy removes the qdisc clsact from a link of ours if it has no filters.
-func (clsact) tidy(h *nl.Handle, index int) error {
-	for _, dir := range []direction{ingress, egress} {
+// Tidy removes the qdisc clsact from a link of ours if it has no filters.
+func (clsact) Tidy(h *nl.Handle, index int) error {
+	for _, dir := range []tchook.Direction{tchook.Ingress, tchook.Egress} {
 		filters, err := tchook.Filters(h, index, dir)
 		if err != nil || len(filters) > 0 {
 			return err
@@ -103,16 +104,17 @@ func (clsact) tidy(h *nl.Handle, index int) error {
 	return tchook.DeleteClsact(h, index)
 }
 
-func closeAll(progs []*ebpf.Program) {
+// CloseAll closes programs.
+func CloseAll(progs []*ebpf.Program) {
 	for _, p := range progs {
 		p.Close()
 	}
 }
 
-// findOurs returns our programs at a point, of any version. They have one of our names and one of
+// Ours returns our programs at a point, of any version. They have one of our names and one of
 // our maps.
-func findOurs(h *nl.Handle, hk hooks, p point) ([]*ebpf.Program, error) {
-	ids, err := hk.list(h, p)
+func Ours(h *nl.Handle, hk Attacher, p Point) ([]*ebpf.Program, error) {
+	ids, err := hk.List(h, p)
 	if err != nil {
 		return nil, err
 	}
@@ -123,13 +125,13 @@ func findOurs(h *nl.Handle, hk hooks, p point) ([]*ebpf.Program, error) {
 			continue
 		}
 		if err != nil {
-			closeAll(ours)
+			CloseAll(ours)
 			return nil, fmt.Errorf("open program %d: %w", id, err)
 		}
 		if is, err := isOurs(prog); err != nil || !is {
 			prog.Close()
 			if err != nil {
-				closeAll(ours)
+				CloseAll(ours)
 				return nil, fmt.Errorf("look at program %d: %w", id, err)
 			}
 			continue
