@@ -1,7 +1,5 @@
 package main
 
-//go:generate ../generate-snapshot-crds.sh
-
 import (
 	"fmt"
 	"strings"
