@@ -2,34 +2,16 @@ package lab
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/kubeveil/kubeveil/e2e/lab/cni"
 )
 
 // writeClear writes the CNI configuration of the reference network: the plugins ptp and host-local.
 func (n *Node) writeClear() error {
-	var ranges [][]map[string]string
-	var routes []map[string]string
-	for _, p := range n.PodPrefixes {
-		ranges = append(ranges, []map[string]string{{"subnet": p.String()}})
-		dst := "0.0.0.0/0"
-		if p.Addr().Is6() {
-			dst = "::/0"
-		}
-		routes = append(routes, map[string]string{"dst": dst})
-	}
-	conf, err := json.MarshalIndent(map[string]any{
-		"cniVersion": "1.0.0",
-		"name":       "clear",
-		"plugins": []any{map[string]any{
-			"type": "ptp",
-			"mtu":  n.lab.opts.UnderlayMTU,
-			"ipam": map[string]any{"type": "host-local", "dataDir": "/run/clear-ipam",
-				"ranges": ranges, "routes": routes},
-		}},
-	}, "", "  ")
+	conf, err := cni.Clear(n.PodPrefixes, n.lab.opts.UnderlayMTU)
 	if err != nil {
 		return err
 	}

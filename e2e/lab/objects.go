@@ -7,12 +7,9 @@ import (
 	"path/filepath"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
-	"github.com/kubeveil/kubeveil/e2e/lab/authority"
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 )
 
@@ -80,19 +77,7 @@ func (c *Control) registerNode(ctx context.Context, n *Node) (err error) {
 // token returns the credentials of veild on a node: a token of its service account that is bound to
 // the Node. A kubelet gets such a token for a pod on its node.
 func (c *Control) token(ctx context.Context, n *Node) ([]byte, error) {
-	seconds := int64(authority.Lifetime / time.Second)
-	token, err := c.Client.CoreV1().ServiceAccounts(accountNamespace).CreateToken(ctx,
-		accountName, &authenticationv1.TokenRequest{
-			Spec: authenticationv1.TokenRequestSpec{
-				ExpirationSeconds: &seconds,
-				BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Node",
-					APIVersion: "v1", Name: n.Name, UID: n.uid},
-			},
-		}, metav1.CreateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("request a token for %s: %w", n.Name, err)
-	}
-	return []byte(token.Status.Token), nil
+	return c.objects().NodeToken(ctx, accountNamespace, accountName, n.Name, n.uid)
 }
 
 // kubeconfig returns the kubeconfig of veild on a node. As in a pod, it names the API server, its

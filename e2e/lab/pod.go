@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kubeveil/kubeveil/e2e/lab/cni"
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 )
@@ -55,33 +55,12 @@ type PodOptions struct {
 	NoCNI bool
 }
 
-// PortMapping is the argument of the capability portMappings.
-type PortMapping struct {
-	HostPort      int    `json:"hostPort"`
-	ContainerPort int    `json:"containerPort"`
-	Protocol      string `json:"protocol"`
-}
-
-// Bandwidth is the argument of the capability bandwidth. Rates are in bits per second, bursts in
-// bits.
-type Bandwidth struct {
-	IngressRate  uint64 `json:"ingressRate,omitempty"`
-	IngressBurst uint64 `json:"ingressBurst,omitempty"`
-	EgressRate   uint64 `json:"egressRate,omitempty"`
-	EgressBurst  uint64 `json:"egressBurst,omitempty"`
-}
-
-// CNIError is the error that a plugin returned for a verb.
-type CNIError struct {
-	Verb    string
-	Code    uint
-	Message string
-}
-
-// Error returns the verb, the code and the plugin's message.
-func (e *CNIError) Error() string {
-	return fmt.Sprintf("CNI %s: code %d: %s", strings.ToUpper(e.Verb), e.Code, e.Message)
-}
+// PortMapping, Bandwidth and CNIError are types of package cni.
+type (
+	PortMapping = cni.PortMapping
+	Bandwidth   = cni.Bandwidth
+	CNIError    = cni.Error
+)
 
 // AddPod makes a pod. If ADD fails, it removes the namespace, and the error matches *CNIError.
 func (n *Node) AddPod(ctx context.Context, name string, opts PodOptions) (*Pod, error) {
@@ -90,31 +69,16 @@ func (n *Node) AddPod(ctx context.Context, name string, opts PodOptions) (*Pod, 
 	// The id has a number, because a later pod with the same name is another container.
 	id := fmt.Sprintf("%s-%s-%d", n.Name, name, n.numbers)
 	n.mu.Unlock()
-	p := &Pod{Name: name, ID: id, Node: n}
-	if o := opts.Object; o != nil {
-		p.cniArgs = fmt.Sprintf("K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_UID=%s", o.Namespace,
-			o.Name, o.UID)
+	caps, err := cni.Capabilities(opts.Ports, opts.Bandwidth)
+	if err != nil {
+		return nil, err
 	}
-	caps := map[string]any{}
-	if len(opts.Ports) > 0 {
-		caps["portMappings"] = opts.Ports
-	}
-	if opts.Bandwidth != nil {
-		caps["bandwidth"] = opts.Bandwidth
-	}
-
-	if len(caps) > 0 {
-		b, err := json.Marshal(caps)
-		if err != nil {
-			return nil, err
-		}
-		p.caps = string(b)
-	}
+	p := &Pod{Name: name, ID: id, Node: n, caps: caps, cniArgs: cni.Args(opts.Object)}
 
 	if _, err := n.Exec(ctx, "ip", "netns", "add", id); err != nil {
 		return nil, err
 	}
-	_, err := p.Exec(ctx, "ip", "link", "set", "lo", "up")
+	_, err = p.Exec(ctx, "ip", "link", "set", "lo", "up")
 	if err == nil && opts.Begin != nil {
 		err = opts.Begin(p)
 	}
@@ -143,28 +107,15 @@ func (p *Pod) removeNS(ctx context.Context) error {
 	return err
 }
 
-// cniAnswer is the output of veil-tools cni-call.
-type cniAnswer struct {
-	Result json.RawMessage `json:"result"`
-	Code   uint            `json:"code"`
-	Error  string          `json:"error"`
-	Millis float64         `json:"millis"`
-}
-
 // cni calls one CNI verb on the node, with the CNI library that container runtimes use.
-func (n *Node) cni(ctx context.Context, verb string, args ...string) (cniAnswer, error) {
+func (n *Node) cni(ctx context.Context, verb string, args ...string) (cni.Answer, error) {
 	all := append([]string{"cni-call", "--verb", verb, "--path", n.programs(), "--cache",
 		filepath.Join(n.Disk(), "cni-cache")}, args...)
-	cmd := n.Command(ctx, n.lab.Program("veil-tools"), all...)
-	out, err := labhost.Output(cmd)
-	var a cniAnswer
-	if e := json.Unmarshal(bytes.TrimSpace(out), &a); e != nil {
-		return a, errors.Join(err, fmt.Errorf("%s: answer of CNI %s: %w", n.Name, verb, e))
+	a, err := cni.Call(n.Command(ctx, n.lab.Program("veil-tools"), all...), verb)
+	if err != nil {
+		return a, fmt.Errorf("%s: %w", n.Name, err)
 	}
-	if a.Error != "" {
-		return a, fmt.Errorf("%s: %w", n.Name, &CNIError{verb, a.Code, a.Error})
-	}
-	return a, err
+	return a, nil
 }
 
 func (p *Pod) args() []string {
@@ -178,34 +129,10 @@ func (p *Pod) add(ctx context.Context) error {
 		return err
 	}
 
-	var result struct {
-		IPs []struct {
-			Address netip.Prefix `json:"address"`
-		} `json:"ips"`
-		Interfaces []struct {
-			MTU     int    `json:"mtu"`
-			Sandbox string `json:"sandbox"`
-		} `json:"interfaces"`
+	p.Result, p.Added = a.Result, a.Took
+	if p.Addrs, p.MTU, err = a.Addrs(); err != nil {
+		return fmt.Errorf("%s: %w", p.ID, err)
 	}
-	if err := json.Unmarshal(a.Result, &result); err != nil {
-		return fmt.Errorf("%s: result of ADD: %w", p.ID, err)
-	}
-
-	p.Result, p.Added = a.Result, time.Duration(a.Millis*float64(time.Millisecond))
-	for _, is4 := range []bool{true, false} {
-		for _, ip := range result.IPs {
-			if ip.Address.Addr().Is4() == is4 {
-				p.Addrs = append(p.Addrs, ip.Address.Addr())
-			}
-		}
-	}
-
-	for _, i := range result.Interfaces {
-		if i.Sandbox != "" {
-			p.MTU = i.MTU
-		}
-	}
-
 	return nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -17,17 +16,7 @@ import (
 
 // AddNamespace creates a namespace and, like a controller, its service account default.
 func (c *Control) AddNamespace(ctx context.Context, name string) error {
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if _, err := c.Client.CoreV1().Namespaces().Create(ctx, namespace,
-		metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("make namespace %s: %w", name, err)
-	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
-	if _, err := c.Client.CoreV1().ServiceAccounts(name).Create(ctx, account,
-		metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("make the default account of namespace %s: %w", name, err)
-	}
-	return nil
+	return c.objects().AddNamespace(ctx, name)
 }
 
 // reserving bounds the wait until veild has reserved the group of a pod. Without a reservation, the
@@ -56,16 +45,7 @@ func (n *Node) RunPod(ctx context.Context, namespace, name string,
 // BindPod creates the object of a pod that is bound to the node. It is an option of AddPod.
 func (n *Node) BindPod(ctx context.Context, namespace, name string,
 	labels map[string]string) (*corev1.Pod, error) {
-	no := false
-	o, err := n.lab.Control.Client.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
-		Spec: corev1.PodSpec{NodeName: n.Name, AutomountServiceAccountToken: &no,
-			Containers: []corev1.Container{{Name: "c", Image: "none"}}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("create pod %s/%s: %w", namespace, name, err)
-	}
-	return o, nil
+	return n.lab.Control.objects().BindPod(ctx, n.Name, namespace, name, labels)
 }
 
 // WaitReserved waits until the node's veild has reserved a group for a pod of the node.
@@ -76,19 +56,7 @@ func (n *Node) WaitReserved(ctx context.Context, o *corev1.Pod) error {
 // WriteStatus writes the pod's addresses into the status of its object, and updates o to the
 // object at the API server.
 func (p *Pod) WriteStatus(ctx context.Context, o *corev1.Pod) error {
-	o.Status.Phase = corev1.PodRunning
-	o.Status.PodIPs = nil
-	for _, a := range p.Addrs {
-		o.Status.PodIPs = append(o.Status.PodIPs, corev1.PodIP{IP: a.String()})
-	}
-	o.Status.PodIP = o.Status.PodIPs[0].IP
-	written, err := p.Node.lab.Control.Client.CoreV1().Pods(o.Namespace).UpdateStatus(ctx, o,
-		metav1.UpdateOptions{})
-	if err != nil {
-		return fmt.Errorf("write the status of pod %s/%s: %w", o.Namespace, o.Name, err)
-	}
-	*o = *written
-	return nil
+	return p.Node.lab.Control.objects().SetRunning(ctx, o, p.Addrs)
 }
 
 // reserved returns an error unless the node's veild has reserved a group for a pod.

@@ -8,9 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/lab/etcd"
@@ -48,31 +45,12 @@ func (c *Control) waitListed(ctx context.Context, i int) error {
 		if !s.Process.Running() {
 			return Stop(fmt.Errorf("it has ended: %s", s.Process.Tail()))
 		}
-		return c.listed(ctx, c.serverAddrs(i)[0])
+		return c.objects().Listed(ctx, c.serverAddrs(i)[0])
 	})
 	if err != nil {
 		return fmt.Errorf("wait for API server %d: %w", i+1, err)
 	}
 	return nil
-}
-
-// listed returns an error unless addr is among the endpoints of the service kubernetes.
-func (c *Control) listed(ctx context.Context, addr netip.Addr) error {
-	all, err := c.Client.DiscoveryV1().EndpointSlices("default").List(ctx,
-		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
-	if err != nil {
-		return err
-	}
-	for _, s := range all.Items {
-		for _, e := range s.Endpoints {
-			for _, a := range e.Addresses {
-				if a == addr.String() {
-					return nil
-				}
-			}
-		}
-	}
-	return fmt.Errorf("%s is not an endpoint of the API's service", addr)
 }
 
 // Server is an API server and its host. The host of the first server also has etcd.
