@@ -19,6 +19,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/site/mirrored"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/site/link"
 )
@@ -74,14 +75,14 @@ func (a account) make(ctx context.Context, s server, lifetime time.Duration) (cr
 	_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: labels}}, metav1.CreateOptions{})
 	if err := there(err); err != nil {
-		return c, fmt.Errorf("create namespace %s in %s: %w", namespace, a.side.what, err)
+		return c, fmt.Errorf("create namespace %s in %s: %w", namespace, a.side.What, err)
 	}
 	_, err = client.CoreV1().ServiceAccounts(namespace).Create(ctx, &corev1.ServiceAccount{
 		ObjectMeta:                   metav1.ObjectMeta{Name: readerName, Labels: labels},
 		AutomountServiceAccountToken: new(false)}, metav1.CreateOptions{})
 	if err := there(err); err != nil {
 		return c, fmt.Errorf("create ServiceAccount %s/%s in %s: %w", namespace, readerName,
-			a.side.what, err)
+			a.side.What, err)
 	}
 	if err := a.bind(ctx, labels); err != nil {
 		return c, err
@@ -93,7 +94,7 @@ func (a account) make(ctx context.Context, s server, lifetime time.Duration) (cr
 			ExpirationSeconds: &seconds}}, metav1.CreateOptions{})
 	if err != nil {
 		return c, fmt.Errorf("create a token of %s/%s in %s: %w", namespace, readerName,
-			a.side.what, err)
+			a.side.What, err)
 	}
 	c.token, c.ends = token.Status.Token, token.Status.ExpirationTimestamp.Time
 	c.text, err = kubeconfig(s, c.token, namespace)
@@ -127,7 +128,7 @@ func (a account) bind(ctx context.Context, labels map[string]string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("create RoleBinding %s/%s in %s: %w", a.namespace(), readerName,
-			a.side.what, err)
+			a.side.What, err)
 	}
 	return nil
 }
@@ -163,7 +164,7 @@ func (a account) try(ctx context.Context, c credentials) (warning string, err er
 	ctx, cancel := context.WithTimeout(ctx, tryFor)
 	defer cancel()
 	err = remote.Until(ctx, "the first read", tryFor, func(ctx context.Context) error {
-		_, err := d.Resource(siteRecords).Namespace(a.namespace()).List(ctx,
+		_, err := d.Resource(mirrored.SiteRecords).Namespace(a.namespace()).List(ctx,
 			metav1.ListOptions{Limit: 1})
 		if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
 			return remote.Stop(err)

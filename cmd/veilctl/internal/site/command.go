@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/site/path"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -15,7 +16,7 @@ func Command() *cobra.Command {
 		Use: "site", Short: "Show the links of a cluster with others, make and remove them",
 		Example: "  veilctl site status --context production",
 	}
-	cmd.AddCommand(siteStatus(), siteLink(), siteUnlink(), pathProbe())
+	cmd.AddCommand(siteStatus(), siteLink(), siteUnlink(), path.Verb())
 	verb.Choice(cmd)
 	return cmd
 }

@@ -6,9 +6,8 @@
 // cluster, because the ranges in it are what keeps packets from leaving in clear. Each cluster is
 // recognized in the configuration of the other by its ranges, so no name is given twice.
 //
-// The check of the path sends datagrams to the port of the tunnels, and reads frames at the other
-// node: the port belongs to the tunnel, and the guard drops datagrams of a node that is not a peer
-// yet. So a firewall in that node is not seen. status shows later which nodes answer.
+// The check of the path (package path) sees no firewall in the node that receives, because it reads
+// frames. status shows later which nodes answer.
 //
 // It promises:
 //   - Nothing is written before all checks have passed.

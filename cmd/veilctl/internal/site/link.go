@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/site/path"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -34,7 +35,7 @@ type linked struct {
 	Namespace string `json:"namespace"`
 	Server    string `json:"server"`
 	// Paths are the results between two nodes, if they were checked.
-	Paths []path `json:"paths,omitempty"`
+	Paths []path.Result `json:"paths,omitempty"`
 	// TokenEnds is when the new token ends.
 	TokenEnds time.Time `json:"tokenEnds"`
 	// WrittenTo is the Secret or the file that has the credentials.
@@ -100,11 +101,11 @@ func (f *linkFlags) link(ctx context.Context, c verb.Call) (*linked, error) {
 		Warnings: closed(here, thereAs, there, hereAs)}
 
 	if !f.noPath {
-		p := prober{here: here, there: there, step: step}
-		if err := p.choose(f.nodes); err != nil {
+		p := path.Prober{Here: &here.End, There: &there.End, Step: step}
+		if err := p.Choose(f.nodes); err != nil {
 			return nil, err
 		}
-		if r.Paths, err = p.check(ctx); err != nil {
+		if r.Paths, err = p.Check(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -131,25 +132,25 @@ func (f *linkFlags) link(ctx context.Context, c verb.Call) (*linked, error) {
 // closed returns sentences about entries that keep the other cluster closed.
 func closed(here *side, thereAs cluster.Site, there *side, hereAs cluster.Site) (out []string) {
 	if !thereAs.Open() {
-		out = append(out, fmt.Sprintf("%s keeps site %s closed: set reach: exports", here.what,
+		out = append(out, fmt.Sprintf("%s keeps site %s closed: set reach: exports", here.What,
 			thereAs.Name))
 	}
 	if !hereAs.Open() {
-		out = append(out, fmt.Sprintf("%s keeps site %s closed: set reach: exports", there.what,
+		out = append(out, fmt.Sprintf("%s keeps site %s closed: set reach: exports", there.What,
 			hereAs.Name))
 	}
 	if len(thereAs.Imports) == 0 {
 		out = append(out, fmt.Sprintf("%s imports no service of %s: name namespaces in imports",
-			here.what, thereAs.Name))
+			here.What, thereAs.Name))
 	}
 	return out
 }
 
 // address returns how nodes of this cluster reach the API server of the other.
 func (f *linkFlags) address(there *side) (server, error) {
-	s, err := serverOf(there.Config)
+	s, err := serverOf(there.Cluster.Config)
 	if err != nil {
-		return s, fmt.Errorf("%s: %w", there.what, err)
+		return s, fmt.Errorf("%s: %w", there.What, err)
 	}
 	if f.server != "" {
 		s.Host = f.server
@@ -157,12 +158,12 @@ func (f *linkFlags) address(there *side) (server, error) {
 	u, err := url.Parse(s.Host)
 	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil {
 		return s, fmt.Errorf("the address %s of %s is not https://HOST:PORT: name it with --server",
-			s.Host, there.what)
+			s.Host, there.What)
 	}
 	addr, err := netip.ParseAddr(u.Hostname())
 	if f.server == "" && (u.Hostname() == "localhost" || err == nil && addr.IsLoopback()) {
 		return s, fmt.Errorf("nodes of this cluster do not reach %s at the loopback address %s: "+
-			"name another with --server", there.what, s.Host)
+			"name another with --server", there.What, s.Host)
 	}
 	return s, nil
 }

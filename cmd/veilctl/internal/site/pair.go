@@ -28,15 +28,15 @@ func pair(here, there *side) (thereAs, hereAs cluster.Site, err error) {
 // apart returns an error if ranges of pods and nodes of the two clusters overlap.
 func apart(here, there *side) error {
 	for _, s := range []*side{here, there} {
-		if len(s.config.NodeRanges) == 0 {
+		if len(s.Veild.NodeRanges) == 0 {
 			return fmt.Errorf("%s has no nodeRanges in its configuration: set them to the networks "+
-				"of its nodes", s.what)
+				"of its nodes", s.What)
 		}
 	}
-	a, b, overlap := record.Overlapping(rangesOf(here.config), rangesOf(there.config))
+	a, b, overlap := record.Overlapping(rangesOf(here.Veild), rangesOf(there.Veild))
 	if overlap {
 		return fmt.Errorf("overlap of %s of %s and %s of %s: renumber one of the clusters, or link "+
-			"them by proxies", a, here.what, b, there.what)
+			"them by proxies", a, here.What, b, there.What)
 	}
 	return nil
 }
@@ -48,15 +48,15 @@ func rangesOf(c config.Config) []netip.Prefix { return slices.Concat(c.ClusterRa
 // there is none, the error has the text to add, with name as an example.
 func entry(s, other *side, name string) (cluster.Site, error) {
 	var close []string // why sites with a part of the ranges are not the one
-	for _, site := range s.config.Sites {
+	for _, site := range s.Veild.Sites {
 		problem := outside(site, other)
 		if problem == "" {
 			return site, nil
 		}
 		if _, _, near := record.Overlapping(slices.Concat(site.PodRanges, site.NodeRanges),
-			rangesOf(other.config)); near {
+			rangesOf(other.Veild)); near {
 			close = append(close, fmt.Sprintf("%s: site %s lacks %s: correct it in the ConfigMap "+
-				"kube-system/kubeveil of %s", s.what, site.Name, problem, s.what))
+				"kube-system/kubeveil of %s", s.What, site.Name, problem, s.What))
 		}
 	}
 	if len(close) > 0 {
@@ -66,7 +66,7 @@ func entry(s, other *side, name string) (cluster.Site, error) {
 		"in its ConfigMap kube-system/kubeveil, with a name of your choice,\n"+
 		"  - name: %s\n    podRanges: [%s]\n    nodeRanges: [%s]\n"+
 		"and restart veild: kubectl -n kube-system rollout restart daemonset/veild",
-		s.what, other.what, name, list(other.config.ClusterRanges), list(other.config.NodeRanges))
+		s.What, other.What, name, list(other.Veild.ClusterRanges), list(other.Veild.NodeRanges))
 }
 
 // outside returns the first range or address of a cluster that is outside of the ranges of a site,
@@ -76,8 +76,8 @@ func outside(site cluster.Site, of *side) string {
 		key            string
 		ranges, within []netip.Prefix
 	}{
-		{"podRanges", of.config.ClusterRanges, site.PodRanges},
-		{"nodeRanges", of.config.NodeRanges, site.NodeRanges},
+		{"podRanges", of.Veild.ClusterRanges, site.PodRanges},
+		{"nodeRanges", of.Veild.NodeRanges, site.NodeRanges},
 	} {
 		for _, r := range check.ranges {
 			if !contains(check.within, r) {
@@ -86,7 +86,7 @@ func outside(site cluster.Site, of *side) string {
 		}
 	}
 
-	for _, n := range of.nodes {
+	for _, n := range of.Nodes {
 		for _, a := range n.Addrs {
 			if !contains(site.NodeRanges, netip.PrefixFrom(a, a.BitLen())) {
 				return fmt.Sprintf("%s, an address of node %s, in nodeRanges", a,

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/site/path"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
@@ -19,9 +20,10 @@ import (
 // aCluster returns a side with these ranges and one node inside them.
 func aCluster(what, pods, nodes string, sites ...cluster.Site) *side {
 	p, n := nettest.Prefixes(pods), nettest.Prefixes(nodes)
-	return &side{what: what, config: config.Config{ClusterRanges: p, NodeRanges: n, Sites: sites},
-		nodes: []remote.Node{{Name: "node-1", Ready: true, Addrs: []netip.Addr{n[0].Addr().Next()},
-			PodPrefixes: []netip.Prefix{netip.PrefixFrom(p[0].Addr(), 24)}}}}
+	return &side{End: path.End{What: what,
+		Veild: config.Config{ClusterRanges: p, NodeRanges: n, Sites: sites},
+		Nodes: []remote.Node{{Name: "node-1", Ready: true, Addrs: []netip.Addr{n[0].Addr().Next()},
+			PodPrefixes: []netip.Prefix{netip.PrefixFrom(p[0].Addr(), 24)}}}}}
 }
 
 func aSite(name, pods, nodes string) cluster.Site {
@@ -72,13 +74,13 @@ func TestPair(t *testing.T) {
 	}
 
 	far := aCluster(otherCluster, podsB, nodesB, west)
-	far.nodes[0].Addrs = nettest.Addrs("203.0.113.9")
+	far.Nodes[0].Addrs = nettest.Addrs("203.0.113.9")
 	_, _, err := pair(aCluster(thisCluster, podsA, nodesA, east), far)
 	if err == nil || !strings.Contains(err.Error(), "203.0.113.9, an address of node node-1") {
 		t.Errorf("a node outside of nodeRanges: %v", err)
 	}
 	none := aCluster(otherCluster, podsB, nodesB, west)
-	none.config.NodeRanges = nil
+	none.Veild.NodeRanges = nil
 	if _, _, err := pair(aCluster(thisCluster, podsA, nodesA, east), none); err == nil ||
 		!strings.Contains(err.Error(), "the other cluster has no nodeRanges") {
 		t.Errorf("without nodeRanges: %v", err)
@@ -115,7 +117,8 @@ func TestAddressOfTheOtherServer(t *testing.T) {
 		})
 	}
 
-	there := &side{what: otherCluster, Cluster: &remote.Cluster{Config: &rest.Config{Host: "https://x:1"}}}
+	there := &side{End: path.End{What: otherCluster,
+		Cluster: &remote.Cluster{Config: &rest.Config{Host: "https://x:1"}}}}
 	if _, err := (&linkFlags{}).address(there); err == nil ||
 		!strings.Contains(err.Error(), "certificate-authority") {
 		t.Errorf("without a CA: %v", err)

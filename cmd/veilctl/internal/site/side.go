@@ -9,20 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/site/mirrored"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/site/path"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/kube/veilnode"
 	"github.com/kubeveil/kubeveil/pkg/remote"
-)
-
-var (
-	kubeveil    = schema.GroupVersion{Group: veilnode.Group, Version: veilnode.Version}
-	siteNodes   = kubeveil.WithResource("sitenodes")
-	siteRecords = kubeveil.WithResource("siterecords")
-	siteLinks   = kubeveil.WithResource("sitelinks")
-
-	multicluster   = schema.GroupVersion{Group: "multicluster.x-k8s.io", Version: "v1beta1"}
-	serviceExports = multicluster.WithResource("serviceexports")
-	serviceImports = multicluster.WithResource("serviceimports")
 )
 
 const (
@@ -34,13 +24,9 @@ const (
 
 // side is one of the two clusters of a link.
 type side struct {
-	*remote.Cluster
-	// what names the cluster in messages.
-	what   string
-	config config.Config
+	path.End
 	// uid is the UID of kube-system. Two clusters have different ones.
-	uid   string
-	nodes []remote.Node
+	uid string
 }
 
 const (
@@ -69,7 +55,7 @@ func openSide(ctx context.Context, a remote.Access, what string) (*side, error) 
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	s := &side{Cluster: k, what: what}
+	s := &side{End: path.End{Cluster: k, What: what}}
 	fail := func(err error) (*side, error) {
 		return nil, fmt.Errorf("%s, %s: %w", what, k.Server, err)
 	}
@@ -79,10 +65,10 @@ func openSide(ctx context.Context, a remote.Access, what string) (*side, error) 
 		return fail(err)
 	}
 	s.uid = string(system.UID)
-	if s.config, err = readConfig(ctx, k); err != nil {
+	if s.Veild, err = readConfig(ctx, k); err != nil {
 		return fail(err)
 	}
-	if s.nodes, err = k.Nodes(ctx); err != nil {
+	if s.Nodes, err = k.Nodes(ctx); err != nil {
 		return fail(err)
 	}
 	return s, nil
@@ -119,25 +105,26 @@ func readConfig(ctx context.Context, k *remote.Cluster) (config.Config, error) {
 // installed returns an error unless the component sites is installed, with its definitions.
 func (s *side) installed(ctx context.Context) error {
 	const remedy = "install the component sites and its definitions: docs/how-to/sites.md"
-	for _, r := range []schema.GroupVersionResource{siteLinks, siteRecords, serviceImports} {
+	for _, r := range []schema.GroupVersionResource{mirrored.SiteLinks, mirrored.SiteRecords,
+		mirrored.ServiceImports} {
 		_, err := s.Dynamic.Resource(r).List(ctx, metav1.ListOptions{Limit: 1})
 		if apierrors.IsNotFound(err) {
-			return fmt.Errorf("%s has no resource %s.%s; %s", s.what, r.Resource, r.Group, remedy)
+			return fmt.Errorf("%s has no resource %s.%s; %s", s.What, r.Resource, r.Group, remedy)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: list %s: %w", s.what, r.Resource, err)
+			return fmt.Errorf("%s: list %s: %w", s.What, r.Resource, err)
 		}
 	}
 	_, err := s.Client.RbacV1().ClusterRoles().Get(ctx, readerRole, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("%s has no ClusterRole %s; %s", s.what, readerRole, remedy)
+		return fmt.Errorf("%s has no ClusterRole %s; %s", s.What, readerRole, remedy)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", s.what, err)
+		return fmt.Errorf("%s: %w", s.What, err)
 	}
 	r, err := veilSite(ctx, s.Cluster)
 	if err == nil && r.wanted == 0 {
-		err = fmt.Errorf("%s has no Deployment kube-system/%s; %s", s.what, program, remedy)
+		err = fmt.Errorf("%s has no Deployment kube-system/%s; %s", s.What, program, remedy)
 	}
 	return err
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/site/mirrored"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
@@ -114,7 +115,7 @@ func look(ctx context.Context, k *remote.Cluster) (*report, error) {
 
 // readLinks returns the statuses of SiteLinks by name.
 func readLinks(ctx context.Context, k *remote.Cluster) (map[string]linkStatus, error) {
-	list, err := k.Dynamic.Resource(siteLinks).List(ctx, metav1.ListOptions{})
+	list, err := k.Dynamic.Resource(mirrored.SiteLinks).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("%s has no resource sitelinks.kubeveil.io: install the component "+
 			"sites and its definitions: docs/how-to/sites.md", k.Server)
@@ -282,7 +283,8 @@ func (r *report) addServices(ctx context.Context, k *remote.Cluster) error {
 	for _, kind := range []struct {
 		name     string
 		resource schema.GroupVersionResource
-	}{{mcs.ServiceExportKindName, serviceExports}, {mcs.ServiceImportKindName, serviceImports}} {
+	}{{mcs.ServiceExportKindName, mirrored.ServiceExports},
+		{mcs.ServiceImportKindName, mirrored.ServiceImports}} {
 		list, err := k.Dynamic.Resource(kind.resource).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return fmt.Errorf("list %s: %w", kind.resource.Resource, err)

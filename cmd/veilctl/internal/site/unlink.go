@@ -2,24 +2,19 @@ package site
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/site/mirrored"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/site/link"
-	"github.com/kubeveil/kubeveil/pkg/site/mirror"
 )
 
 // unlinkFlags are the flags of unlink.
@@ -112,11 +107,11 @@ func (f *unlinkFlags) cleanOther(c verb.Call, r *unlinked, here, there *side) er
 
 // mayUnlink returns an error if the configuration of s keeps the site open.
 func mayUnlink(s *side, name string) error {
-	i := slices.IndexFunc(s.config.Sites, func(x cluster.Site) bool { return x.Name == name })
-	if i >= 0 && s.config.Sites[i].Open() {
+	i := slices.IndexFunc(s.Veild.Sites, func(x cluster.Site) bool { return x.Name == name })
+	if i >= 0 && s.Veild.Sites[i].Open() {
 		return fmt.Errorf("the configuration of %s keeps site %s open, so veil-site would mirror it "+
 			"again: set reach: none for it in the ConfigMap kube-system/kubeveil, and restart "+
-			"veild: kubectl -n kube-system rollout restart daemonset/veild", s.what, name)
+			"veild: kubectl -n kube-system rollout restart daemonset/veild", s.What, name)
 	}
 	return nil
 }
@@ -124,9 +119,9 @@ func mayUnlink(s *side, name string) error {
 // clean removes from a cluster what is there because of a site: its credentials, the namespace that
 // it reads, and what was mirrored.
 func (f *unlinkFlags) clean(c verb.Call, r *unlinked, s *side, name string) error {
-	note := func(what string) { r.Removed = append(r.Removed, s.what+": "+what) }
+	note := func(what string) { r.Removed = append(r.Removed, s.What+": "+what) }
 	if was, err := dropKey(c.Ctx, s.Cluster, name); err != nil {
-		return fmt.Errorf("%s: Secret kube-system/%s: %w", s.what, program, err)
+		return fmt.Errorf("%s: Secret kube-system/%s: %w", s.What, program, err)
 	} else if was {
 		note("key " + name + " of Secret kube-system/" + program)
 	}
@@ -137,26 +132,26 @@ func (f *unlinkFlags) clean(c verb.Call, r *unlinked, s *side, name string) erro
 	if err != nil {
 		return err
 	}
-	m := mirrored{side: s, site: name}
+	m := mirrored.Objects{Cluster: s.Cluster, Site: name}
 	if veil.wanted > 0 && f.wait > 0 {
 		fmt.Fprintf(c.Progress, "waiting until veil-site of %s has deleted what it mirrored …\n",
-			s.what)
-		if err := m.gone(c.Ctx, f.wait); err != nil {
+			s.What)
+		if err := m.Gone(c.Ctx, f.wait); err != nil {
 			return fmt.Errorf("%s: veil-site has not deleted everything: %w; see its log, or "+
-				"restart it: kubectl -n kube-system rollout restart deployment/%s", s.what, err,
+				"restart it: kubectl -n kube-system rollout restart deployment/%s", s.What, err,
 				program)
 		}
-	} else if err := m.remove(c.Ctx, note); err != nil {
-		return fmt.Errorf("%s: %w", s.what, err)
+	} else if err := m.Remove(c.Ctx, note); err != nil {
+		return fmt.Errorf("%s: %w", s.What, err)
 	}
 
 	if err := closeNamespace(c.Ctx, s, link.NamespacePrefix+name, note); err != nil {
 		return err
 	}
-	for _, site := range s.config.Sites {
+	for _, site := range s.Veild.Sites {
 		if site.Name == name {
 			for _, p := range slices.Concat(site.PodRanges, site.NodeRanges) {
-				r.Closed[s.what] = append(r.Closed[s.what], p.String())
+				r.Closed[s.What] = append(r.Closed[s.What], p.String())
 			}
 		}
 	}
@@ -173,144 +168,10 @@ func closeNamespace(ctx context.Context, s *side, name string, note func(string)
 		err = (&remote.Namespace{Name: name, Cluster: s.Cluster}).Close(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: delete namespace %s: %w", s.what, name, err)
+		return fmt.Errorf("%s: delete namespace %s: %w", s.What, name, err)
 	}
 	note("namespace " + name)
 	return nil
-}
-
-// mirrored finds what a cluster has of a site.
-type mirrored struct {
-	side *side
-	site string
-}
-
-// found is an object of a site.
-type found struct {
-	what   string
-	delete func(context.Context) error
-}
-
-// list returns the SiteNodes, imports and EndpointSlices of the site. A definition that is missing
-// means that there are none.
-func (m mirrored) list(ctx context.Context) (all []found, err error) {
-	for _, list := range []func(context.Context) ([]found, error){m.nodes, m.slices, m.imports} {
-		some, err := list(ctx)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return nil, err
-		}
-		all = append(all, some...)
-	}
-	return all, nil
-}
-
-func (m mirrored) nodes(ctx context.Context) (all []found, err error) {
-	objects := m.side.Dynamic.Resource(siteNodes)
-	list, err := objects.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	for _, o := range list.Items {
-		name := o.GetName()
-		if site, _, _ := strings.Cut(name, "."); site == m.site {
-			all = append(all, found{"SiteNode " + name, func(ctx context.Context) error {
-				return objects.Delete(ctx, name, metav1.DeleteOptions{})
-			}})
-		}
-	}
-	return all, nil
-}
-
-func (m mirrored) slices(ctx context.Context) (all []found, err error) {
-	list, err := m.side.Client.DiscoveryV1().EndpointSlices("").List(ctx, metav1.ListOptions{
-		LabelSelector: mcs.LabelSourceCluster + "=" + m.site + "," +
-			discoveryv1.LabelManagedBy + "=" + mirror.ManagedBy})
-	if err != nil {
-		return nil, err
-	}
-	for _, o := range list.Items {
-		all = append(all, found{"EndpointSlice " + o.Namespace + "/" + o.Name,
-			func(ctx context.Context) error {
-				return m.side.Client.DiscoveryV1().EndpointSlices(o.Namespace).Delete(ctx, o.Name,
-					metav1.DeleteOptions{})
-			}})
-	}
-	return all, nil
-}
-
-// imports returns the ServiceImports whose only cluster is the site, and their derived Services.
-func (m mirrored) imports(ctx context.Context) (all []found, err error) {
-	objects := m.side.Dynamic.Resource(serviceImports)
-	list, err := objects.List(ctx, metav1.ListOptions{LabelSelector: mirror.ManagedByLabel + "=" +
-		mirror.ManagedBy})
-	if err != nil {
-		return nil, err
-	}
-	for _, o := range list.Items {
-		if !onlyOf(o, m.site) {
-			continue
-		}
-		namespace, name := o.GetNamespace(), o.GetName()
-		services := m.side.Client.CoreV1().Services(namespace)
-		derived := mirror.DerivedName(name)
-		all = append(all, found{"ServiceImport " + namespace + "/" + name,
-			func(ctx context.Context) error {
-				err := services.Delete(ctx, derived, metav1.DeleteOptions{})
-				if err != nil && !apierrors.IsNotFound(err) {
-					return err
-				}
-				return objects.Namespace(namespace).Delete(ctx, name, metav1.DeleteOptions{})
-			}})
-	}
-	return all, nil
-}
-
-// onlyOf reports whether a ServiceImport has the site as its only source.
-func onlyOf(o unstructured.Unstructured, site string) bool {
-	var first map[string]time.Time
-	if json.Unmarshal([]byte(o.GetAnnotations()[mirror.FirstAnnotation]), &first) != nil {
-		return false
-	}
-	_, is := first[site]
-	return is && len(first) == 1
-}
-
-// gone waits until nothing of the site is left.
-func (m mirrored) gone(ctx context.Context, wait time.Duration) error {
-	return remote.Until(ctx, "objects of site "+m.site, wait, func(ctx context.Context) error {
-		left, err := m.list(ctx)
-		if err == nil && len(left) > 0 {
-			err = fmt.Errorf("%s and %d others are left", left[0].what, len(left)-1)
-		}
-		return err
-	})
-}
-
-// remove deletes what is left of the site, and its SiteLink, which a veil-site that runs keeps as
-// long as the configuration has the site.
-func (m mirrored) remove(ctx context.Context, note func(string)) error {
-	left, err := m.list(ctx)
-	if err != nil {
-		return err
-	}
-	links := m.side.Dynamic.Resource(siteLinks)
-	if _, err := links.Get(ctx, m.site, metav1.GetOptions{}); err == nil {
-		left = append(left, found{"SiteLink " + m.site, func(ctx context.Context) error {
-			return links.Delete(ctx, m.site, metav1.DeleteOptions{})
-		}})
-	} else if !apierrors.IsNotFound(err) {
-		return err
-	}
-	var errs []error
-	for _, o := range left {
-		err := o.delete(ctx)
-		if err != nil && !apierrors.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("delete %s: %w", o.what, err))
-			continue
-		}
-		note(o.what)
-	}
-	return errors.Join(errs...)
 }
 
 // show writes the result for people.

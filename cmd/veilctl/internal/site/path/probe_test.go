@@ -1,9 +1,7 @@
-package site
+package path
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,10 +10,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // Datagrams of each size that the path carries arrive, and no others, also if another program has
@@ -78,16 +75,16 @@ func TestSizeOfAProbe(t *testing.T) {
 
 // A path that loses everything, or that is too small for a tunnel, is refused both ways.
 func TestPathsAreJudged(t *testing.T) {
-	a := aCluster(thisCluster, "10.244.0.0/16", "192.0.2.0/24")
-	p := &prober{here: a, there: a}
+	a := &End{Veild: config.Config{ClusterRanges: nettest.Prefixes("10.244.0.0/16")}}
+	p := &Prober{Here: a, There: a}
 	to := netip.MustParseAddrPort("198.51.100.2:51820")
-	good := path{From: "x", To: "y", Address: to, Sent: []int{1500}, Arrived: []int{1500}}
-	if err := p.judge([]path{good, good}, false); err != nil {
+	good := Result{From: "x", To: "y", Address: to, Sent: []int{1500}, Arrived: []int{1500}}
+	if err := p.judge([]Result{good, good}, false); err != nil {
 		t.Error(err)
 	}
 	lost, small := good, good
 	lost.Arrived, small.Arrived = nil, []int{100}
-	err := p.judge([]path{lost, small}, false)
+	err := p.judge([]Result{lost, small}, false)
 	for _, want := range []string{"no datagram from node x arrives at node y: permit UDP to " +
 		"198.51.100.2:51820", "packets of 100 bytes arrive, and a tunnel needs"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -97,23 +94,5 @@ func TestPathsAreJudged(t *testing.T) {
 	if got := lost.String() + "; " + good.String(); got != "x to y at 198.51.100.2:51820: nothing "+
 		"arrived; x to y at 198.51.100.2:51820: packets of 1500 bytes arrive" {
 		t.Error(got)
-	}
-}
-
-// Wrong command lines say what to write instead.
-func TestUsage(t *testing.T) {
-	for args, want := range map[string]string{
-		"site":                                   "One of status, link, unlink:",
-		"site link":                              "name a kubeconfig of the other cluster with --from",
-		"site link --from x --timeout 0s":        "--timeout 0s",
-		"site link --from x --token-duration 1m": "--token-duration 1m0s: write at least 10m",
-		"site unlink":                            "name one site",
-		"site unlink b --wait=-1s":               "--wait -1s",
-		"site path-probe send":                   "runs in the pods",
-	} {
-		err := verbtest.Run(t.Context(), strings.Fields(args), io.Discard, io.Discard, Command())
-		if !errors.Is(err, verb.ErrUsage) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", args, err, want)
-		}
 	}
 }

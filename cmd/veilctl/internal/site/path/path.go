@@ -1,4 +1,4 @@
-package site
+package path
 
 import (
 	"cmp"
@@ -18,11 +18,12 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	table "github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// path is what was seen of the path from one node to another. Its JSON is output for programs.
-type path struct {
+// Result is what was seen of the path from one node to another. Its JSON is output for programs.
+type Result struct {
 	From string `json:"from"`
 	To   string `json:"to"`
 	// Address is where the datagrams were sent: a node's address and the port of its tunnels.
@@ -33,7 +34,7 @@ type path struct {
 }
 
 // String describes the path in one line.
-func (p path) String() string {
+func (p Result) String() string {
 	largest := 0
 	for _, size := range p.Arrived {
 		largest = max(largest, size)
@@ -45,16 +46,27 @@ func (p path) String() string {
 		largest)
 }
 
-// prober checks the path between a node of each cluster, both ways.
-type prober struct {
-	here, there *side
-	step        func(format string, args ...any)
-	// from and to are the nodes of here and there.
+// End is a cluster at one end of the path.
+type End struct {
+	*remote.Cluster
+	// What names the cluster in messages.
+	What string
+	// Veild is the configuration of veild.
+	Veild config.Config
+	Nodes []remote.Node
+}
+
+// Prober checks the path between a node of each cluster, both ways.
+type Prober struct {
+	Here, There *End
+	// Step is called with a sentence about each step, in the form of fmt.
+	Step func(format string, args ...any)
+	// from and to are the nodes of Here and There.
 	from, to remote.Node
 }
 
-// choose selects the nodes: those of the flag, or the first Ready ones.
-func (p *prober) choose(flag string) error {
+// Choose selects the nodes: those of the flag, or the first Ready ones.
+func (p *Prober) Choose(flag string) error {
 	names := []string{"", ""}
 	if flag != "" {
 		if names = strings.Split(flag, ","); len(names) != 2 {
@@ -63,14 +75,14 @@ func (p *prober) choose(flag string) error {
 		}
 	}
 	var err1, err2 error
-	p.from, err1 = choose(p.here, names[0])
-	p.to, err2 = choose(p.there, names[1])
+	p.from, err1 = choose(p.Here, names[0])
+	p.to, err2 = choose(p.There, names[1])
 	return errors.Join(err1, err2)
 }
 
 // choose returns the node with a name, or a Ready one if name is "": rather one that takes pods.
-func choose(s *side, name string) (remote.Node, error) {
-	ready := slices.DeleteFunc(slices.Clone(s.nodes), func(n remote.Node) bool {
+func choose(s *End, name string) (remote.Node, error) {
+	ready := slices.DeleteFunc(slices.Clone(s.Nodes), func(n remote.Node) bool {
 		return !n.Ready || name != "" && n.Name != name
 	})
 	slices.SortStableFunc(ready, func(a, b remote.Node) int {
@@ -80,10 +92,10 @@ func choose(s *side, name string) (remote.Node, error) {
 	case len(ready) > 0:
 		return ready[0], nil
 	case name != "":
-		return remote.Node{}, fmt.Errorf("%s has no Ready node %s", s.what, name)
+		return remote.Node{}, fmt.Errorf("%s has no Ready node %s", s.What, name)
 	}
 	return remote.Node{}, fmt.Errorf("%s has no Ready node: wait for one, or write --skip-path",
-		s.what)
+		s.What)
 }
 
 func rank(n remote.Node) int {
@@ -102,19 +114,19 @@ const (
 // podLimit is the time after which the kubelet ends a pod of a check that was interrupted, seconds.
 const podLimit int64 = 600
 
-// check returns the paths both ways. It returns an error if packets of the tunnel do not arrive one
+// Check returns the paths both ways. It returns an error if packets of the tunnel do not arrive one
 // way, or are too small for a tunnel.
-func (p *prober) check(ctx context.Context) (paths []path, err error) {
+func (p *Prober) Check(ctx context.Context) (paths []Result, err error) {
 	sizes, err := p.sizes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	a, closeA, err := p.pod(ctx, p.here, p.from)
+	a, closeA, err := p.pod(ctx, p.Here, p.from)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, closeA()) }()
-	b, closeB, err := p.pod(ctx, p.there, p.to)
+	b, closeB, err := p.pod(ctx, p.There, p.to)
 	if err != nil {
 		return nil, err
 	}
@@ -124,15 +136,15 @@ func (p *prober) check(ctx context.Context) (paths []path, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p.step("sending datagrams both ways between %s and %s", p.from.Name, p.to.Name)
+	p.Step("sending datagrams both ways between %s and %s", p.from.Name, p.to.Name)
 	for _, way := range []struct {
 		out, in  *remote.Pod
 		from, to remote.Node
 		port     int
-	}{{a, b, p.from, p.to, p.there.config.Tunnel.Port},
-		{b, a, p.to, p.from, p.here.config.Tunnel.Port}} {
+	}{{a, b, p.from, p.to, p.There.Veild.Tunnel.Port},
+		{b, a, p.to, p.from, p.Here.Veild.Tunnel.Port}} {
 		addr, _ := way.to.Addr(is4)
-		one := path{From: way.from.Name, To: way.to.Name, Sent: sizes,
+		one := Result{From: way.from.Name, To: way.to.Name, Sent: sizes,
 			Address: netip.AddrPortFrom(addr, uint16(way.port))}
 		if one.Arrived, err = pass(ctx, way.out, way.in, one.Address, sizes); err != nil {
 			return nil, err
@@ -143,8 +155,8 @@ func (p *prober) check(ctx context.Context) (paths []path, err error) {
 }
 
 // judge returns an error for a path that cannot carry a tunnel.
-func (p *prober) judge(paths []path, outer6 bool) error {
-	least := table.MinUnderlayMTU(outer6, p.here.config.Families())
+func (p *Prober) judge(paths []Result, outer6 bool) error {
+	least := table.MinUnderlayMTU(outer6, p.Here.Veild.Families())
 	var errs []error
 	for _, one := range paths {
 		switch {
@@ -162,7 +174,7 @@ func (p *prober) judge(paths []path, outer6 bool) error {
 }
 
 // family reports whether the nodes reach each other by IPv4. It prefers IPv4.
-func (p *prober) family() (is4 bool, err error) {
+func (p *Prober) family() (is4 bool, err error) {
 	for _, is4 := range []bool{true, false} {
 		_, from := p.from.Addr(is4)
 		_, to := p.to.Addr(is4)
@@ -176,15 +188,15 @@ func (p *prober) family() (is4 bool, err error) {
 
 // sizes returns the sizes of IP packets to try, the largest first: the MTU of both nodes, and usual
 // ones below it.
-func (p *prober) sizes(ctx context.Context) ([]int, error) {
+func (p *Prober) sizes(ctx context.Context) ([]int, error) {
 	most := 9000
 	for _, s := range []struct {
-		side *side
+		side *End
 		node string
-	}{{p.here, p.from.Name}, {p.there, p.to.Name}} {
+	}{{p.Here, p.from.Name}, {p.There, p.to.Name}} {
 		claims, err := cluster.Claims(ctx, s.side.Cluster)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", s.side.what, err)
+			return nil, fmt.Errorf("%s: %w", s.side.What, err)
 		}
 		var claim struct{ MTU int }
 		if err := json.Unmarshal(claims[s.node], &claim); err != nil || claim.MTU <= 0 {
@@ -202,19 +214,19 @@ func (p *prober) sizes(ctx context.Context) ([]int, error) {
 }
 
 // pod starts a pod on the host's network of a node, with the image of veild.
-func (p *prober) pod(ctx context.Context, s *side, node remote.Node) (pod *remote.Pod,
-	end func() error, err error) {
+func (p *Prober) pod(ctx context.Context, s *End, node remote.Node) (pod *remote.Pod,
+	done func() error, err error) {
 	ds, err := s.Client.AppsV1().DaemonSets(remote.SystemNamespace).Get(ctx, "veild",
 		metav1.GetOptions{})
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: read DaemonSet veild: %w", s.what, err)
+		return nil, nil, fmt.Errorf("%s: read DaemonSet veild: %w", s.What, err)
 	}
-	p.step("starting a pod on node %s of %s", node.Name, s.what)
+	p.Step("starting a pod on node %s of %s", node.Name, s.What)
 	n, err := s.Namespace(ctx, "kubeveil-site-path", remote.Privileged)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", s.what, err)
+		return nil, nil, fmt.Errorf("%s: %w", s.What, err)
 	}
-	end = func() error { return n.Close(context.WithoutCancel(ctx)) }
+	done = func() error { return n.Close(context.WithoutCancel(ctx)) }
 	pod = &remote.Pod{Name: "path", Node: node.Name, HostNetwork: true,
 		Image:        ds.Spec.Template.Spec.Containers[0].Image,
 		Command:      []string{veilctl, "site", probeVerb, "hold"},
@@ -223,9 +235,9 @@ func (p *prober) pod(ctx context.Context, s *side, node remote.Node) (pod *remot
 			o.Spec.ActiveDeadlineSeconds = new(podLimit)
 		}}
 	if err := n.Run(ctx, pod); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("%s: %w", s.what, err), end())
+		return nil, nil, errors.Join(fmt.Errorf("%s: %w", s.What, err), done())
 	}
-	return pod, end, nil
+	return pod, done, nil
 }
 
 // veilctl is the path of this program in the image of veild.

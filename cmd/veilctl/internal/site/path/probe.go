@@ -1,4 +1,4 @@
-package site
+package path
 
 import (
 	"context"
@@ -28,9 +28,9 @@ type probe struct {
 	long  time.Duration
 }
 
-// pathProbe returns the hidden verb. "hold" waits until it is killed, "send" sends datagrams, and
+// Verb returns the hidden verb. "hold" waits until it is killed, "send" sends datagrams, and
 // "receive" prints the sizes of those that arrive.
-func pathProbe() *cobra.Command {
+func Verb() *cobra.Command {
 	cmd := &cobra.Command{Use: probeVerb + " hold|send|receive", Hidden: true,
 		Short: "Send or receive datagrams between nodes of two clusters"}
 	p := &probe{}
