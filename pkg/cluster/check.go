@@ -110,7 +110,7 @@ func (r *resolution) checkAddrs(c *candidate) {
 			continue
 		}
 		say("it claims the node address %s, %s", a, why)
-		if inAny(rules.NodeRanges, a) || has(r.lastAddrs, a) {
+		if InRanges(rules.NodeRanges, a) || has(r.lastAddrs, a) {
 			c.closed = append(c.closed, a)
 		}
 	}
@@ -125,14 +125,14 @@ func checkAddr(a netip.Addr, rules Rules) string {
 		a.IsLinkLocalUnicast() || a == broadcast:
 		return "which cannot be reached from other nodes (loopback, link-local, multicast, " +
 			"broadcast or unspecified)" + fix
-	case inAny(rules.ServiceRanges, a):
+	case InRanges(rules.ServiceRanges, a):
 		return "which lies in a service range" + fix
-	case inAny(rules.ClusterRanges, a):
+	case InRanges(rules.ClusterRanges, a):
 		return "which lies in a cluster range" + fix
-	case rules.site != "" && !inAny(rules.NodeRanges, a):
+	case rules.site != "" && !InRanges(rules.NodeRanges, a):
 		return "which lies outside of nodeRanges of its site; extend them on every node if the " +
 			"site has such addresses, or delete the SiteNode"
-	case len(rules.NodeRanges) > 0 && !inAny(rules.NodeRanges, a):
+	case len(rules.NodeRanges) > 0 && !InRanges(rules.NodeRanges, a):
 		return "which lies outside of nodeRanges; extend nodeRanges if nodes have such " +
 			"addresses, or delete the Node"
 	}
@@ -162,10 +162,10 @@ func checkPrefix(p netip.Prefix, own []netip.Prefix, rules Rules) string {
 	switch {
 	case !p.IsValid():
 		return "which is malformed; correct Node.spec.podCIDRs"
-	case !coveredBy(rules.ClusterRanges, p) && rules.site != "":
+	case !Covered(rules.ClusterRanges, p) && rules.site != "":
 		return "which is outside of podRanges of its site; extend them on every node if the " +
 			"prefix is right, or delete the SiteNode"
-	case !coveredBy(rules.ClusterRanges, p):
+	case !Covered(rules.ClusterRanges, p):
 		return "which is outside of every cluster range; extend clusterRanges on every " +
 			"node if the prefix is right, otherwise delete the Node and let it join again"
 	case slices.ContainsFunc(rules.ServiceRanges, p.Overlaps):
@@ -247,12 +247,13 @@ func covers(outer, inner netip.Prefix) bool {
 	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
 }
 
-// coveredBy reports whether one of the ranges covers p.
-func coveredBy(ranges []netip.Prefix, p netip.Prefix) bool {
+// Covered reports whether one of the ranges has all addresses of p.
+func Covered(ranges []netip.Prefix, p netip.Prefix) bool {
 	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return covers(r, p) })
 }
 
-func inAny(ranges []netip.Prefix, a netip.Addr) bool {
+// InRanges reports whether one of the ranges has the address.
+func InRanges(ranges []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 

@@ -162,6 +162,6 @@ func compareSites(a, b *candidate) int {
 // ofSite reports whether a may be an address of an open site's node.
 func (r *resolution) ofSite(a netip.Addr) bool {
 	return slices.ContainsFunc(r.rules.Sites, func(s Site) bool {
-		return s.Open() && inAny(s.NodeRanges, a)
+		return s.Open() && InRanges(s.NodeRanges, a)
 	})
 }

@@ -219,12 +219,11 @@ var peerDevices = []string{DeviceName}
 func closedServers(in Inputs) (notes []string) {
 	closed := in.Config.Closed()
 	for _, a := range in.Table.APIServers {
-		contains := func(p netip.Prefix) bool { return p.Contains(a) }
-		if slices.Contains(in.Table.NodeAddrs, a) || !slices.ContainsFunc(closed, contains) {
+		if slices.Contains(in.Table.NodeAddrs, a) || !cluster.InRanges(closed, a) {
 			continue
 		}
 		why := "nodeRanges contain it: add it to outside"
-		if !slices.ContainsFunc(in.Config.NodeRanges, contains) {
+		if !cluster.InRanges(in.Config.NodeRanges, a) {
 			why = "nodeRanges of a site contain it: correct sites"
 		}
 		notes = append(notes, fmt.Sprintf("pods cannot reach the API server's address %s, "+

@@ -159,11 +159,11 @@ func (e *ender) close() error {
 // closed reports whether a site opened the connection to a pod's address, and the guard would not
 // let it open another one.
 func (e *ender) closed(c nl.Connection) bool {
-	if !inAny(e.pods, c.Server) {
+	if !cluster.InRanges(e.pods, c.Server) {
 		return false
 	}
 	i := slices.IndexFunc(e.sites, func(s cluster.Site) bool {
-		return inAny(s.PodRanges, c.Client) || inAny(s.NodeRanges, c.Client)
+		return cluster.InRanges(s.PodRanges, c.Client) || cluster.InRanges(s.NodeRanges, c.Client)
 	})
 	if i < 0 {
 		return false
@@ -175,8 +175,4 @@ func (e *ender) closed(c nl.Connection) bool {
 	defer e.mu.Unlock()
 	_, open := slices.BinarySearchFunc(e.open, o, cluster.Opening.Compare)
 	return e.known && !open
-}
-
-func inAny(ranges []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }

@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -225,8 +226,7 @@ func (j *judge) judgeServer(check, server, token string) {
 	case err != nil:
 		j.ok(check, "%s, from the ConfigMap kube-proxy; every node must be able to resolve that "+
 			"name without cluster DNS", server)
-	case slices.ContainsFunc(slices.Concat(j.cfg.ServiceRanges, j.cfg.ClusterRanges),
-		func(p netip.Prefix) bool { return p.Contains(addr) }):
+	case cluster.InRanges(slices.Concat(j.cfg.ServiceRanges, j.cfg.ClusterRanges), addr):
 		j.say(Error, check, fmt.Sprintf("the ConfigMap kube-proxy has the server %s, an address "+
 			"of the cluster's own ranges", server),
 			"set it to an API server's address outside of these ranges: veild needs the API "+

@@ -2,9 +2,10 @@ package preflight
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
 // network holds the objects by which another network plugin is recognised.
@@ -123,8 +124,7 @@ func (j *judge) strangers() {
 	if j.cfgErr == nil {
 		var outside []string
 		for name, a := range j.f.PodAddrs {
-			if !slices.ContainsFunc(j.cfg.ClusterRanges,
-				func(p netip.Prefix) bool { return p.Contains(a) }) {
+			if !cluster.InRanges(j.cfg.ClusterRanges, a) {
 				outside = append(outside, fmt.Sprintf("%s (%s)", name, a))
 			}
 		}

@@ -40,7 +40,7 @@ func (j *judge) ranges() {
 	j.ok(check, "pods %s, services %s, by the configuration of %s", prefixes(j.cfg.ClusterRanges),
 		prefixes(j.cfg.ServiceRanges), j.f.ConfigFrom)
 	for _, a := range j.f.ServiceAddrs {
-		if !within(j.cfg.ServiceRanges, a) {
+		if !cluster.InRanges(j.cfg.ServiceRanges, a) {
 			j.say(Error, check, fmt.Sprintf("the service kubernetes has the address %s, which is "+
 				"in none of the service ranges", a),
 				"correct the service ranges: they must hold every service "+
@@ -51,7 +51,7 @@ func (j *judge) ranges() {
 	if cidr := j.f.Controller.ClusterCIDR; cidr != "" {
 		for _, text := range strings.Split(cidr, ",") {
 			if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil &&
-				!inside(j.cfg.ClusterRanges, p.Masked()) {
+				!cluster.Covered(j.cfg.ClusterRanges, p.Masked()) {
 				j.say(Error, check, fmt.Sprintf("the controller manager allocates pod CIDRs from "+
 					"%s, which is not in the cluster ranges", p),
 					"make --cluster-cidr and the cluster ranges (podSubnet) agree")
@@ -68,25 +68,6 @@ func prefixes(list []netip.Prefix) string {
 		out = append(out, p.String())
 	}
 	return strings.Join(out, " and ")
-}
-
-func within(ranges []netip.Prefix, a netip.Addr) bool {
-	for _, r := range ranges {
-		if r.Contains(a) {
-			return true
-		}
-	}
-	return false
-}
-
-// inside reports whether one of ranges covers p.
-func inside(ranges []netip.Prefix, p netip.Prefix) bool {
-	for _, r := range ranges {
-		if r.Bits() <= p.Bits() && r.Contains(p.Addr()) {
-			return true
-		}
-	}
-	return false
 }
 
 // podCIDRs checks that every node has a pod CIDR of each family.
@@ -162,7 +143,7 @@ func (j *judge) overlaps() {
 	}
 
 	for _, a := range j.f.APIServers {
-		if within(j.cfg.ClusterRanges, a) || within(j.cfg.ServiceRanges, a) {
+		if cluster.InRanges(j.cfg.ClusterRanges, a) || cluster.InRanges(j.cfg.ServiceRanges, a) {
 			j.say(Error, check, fmt.Sprintf("the API server has the address %s, which is in the "+
 				"ranges of pods and services", a),
 				"choose ranges that hold no address of the network that the nodes are on")

@@ -80,7 +80,7 @@ func outside(site cluster.Site, of *side) string {
 		{"nodeRanges", of.Veild.NodeRanges, site.NodeRanges},
 	} {
 		for _, r := range check.ranges {
-			if !contains(check.within, r) {
+			if !cluster.Covered(check.within, r) {
 				return fmt.Sprintf("%s in %s", r, check.key)
 			}
 		}
@@ -88,26 +88,19 @@ func outside(site cluster.Site, of *side) string {
 
 	for _, n := range of.Nodes {
 		for _, a := range n.Addrs {
-			if !contains(site.NodeRanges, netip.PrefixFrom(a, a.BitLen())) {
+			if !cluster.Covered(site.NodeRanges, netip.PrefixFrom(a, a.BitLen())) {
 				return fmt.Sprintf("%s, an address of node %s, in nodeRanges", a,
 					remote.Printable(n.Name))
 			}
 		}
 		for _, p := range n.PodPrefixes {
-			if !contains(site.PodRanges, p) {
+			if !cluster.Covered(site.PodRanges, p) {
 				return fmt.Sprintf("%s, the pod prefix of node %s, in podRanges", p,
 					remote.Printable(n.Name))
 			}
 		}
 	}
 	return ""
-}
-
-// contains reports whether one of ranges contains all addresses of p.
-func contains(ranges []netip.Prefix, p netip.Prefix) bool {
-	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool {
-		return r.Bits() <= p.Bits() && r.Contains(p.Addr())
-	})
 }
 
 // list joins ranges as a list of YAML without its brackets. Ranges of IPv6 have quotes.
