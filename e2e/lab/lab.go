@@ -67,8 +67,11 @@ type Options struct {
 	NoAPIServer bool
 	// Sites makes each node the only node of its own cluster, and each other node the only node of
 	// a site with reach: all. The first node reads the API server, if there is one. Other nodes
-	// read snapshots.
+	// read snapshots, so they have no settings of VeildConfig that need an API server.
 	Sites bool
+	// ExportsOnly gives the sites of the first node their default reach: exports only. It needs
+	// Sites.
+	ExportsOnly bool
 	// Pool lends the lab a control plane, and gets it back at the end. Nil means that the lab
 	// starts its own control plane.
 	Pool *Pool

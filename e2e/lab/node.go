@@ -145,8 +145,11 @@ func (n *Node) writeDisk(ctx context.Context) error {
 		maps.Copy(settings, n.siteSettings())
 	}
 	maps.Copy(settings, l.opts.VeildConfig)
-
-	if _, known := l.opts.apiServers(); known || l.opts.translates() {
+	switch _, known := l.opts.apiServers(); {
+	case l.opts.Sites && !n.atAPIServer():
+		delete(settings, "serviceProxy")
+		delete(settings, "services")
+	case known || l.opts.translates():
 		placeServices(settings)
 	}
 	b, err := yaml.Marshal(settings)

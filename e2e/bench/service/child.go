@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 
@@ -32,15 +31,7 @@ func child(ctx context.Context, args []string, out io.Writer) error {
 	case "serve":
 		return endpoint.Serve(ctx, arg)
 	case "load":
-		var l openloop.Load
-		if err := json.Unmarshal([]byte(arg), &l); err != nil {
-			return err
-		}
-		r, err := l.Run(ctx)
-		if err != nil {
-			return err
-		}
-		return json.NewEncoder(out).Encode(r)
+		return openloop.RunJSON(ctx, arg, out)
 	case "who":
 		return endpoint.Who(ctx, arg, out)
 	}

@@ -3,7 +3,6 @@ package service
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -20,18 +19,12 @@ import (
 // openLoop runs package openloop's load at the client.
 func (g *ground) openLoop(ctx context.Context, l *lane, r reach,
 	o openloop.Load) (openloop.Result, error) {
-	arg, err := json.Marshal(o)
+	res, err := o.RunBy(func(text string) ([]byte, error) {
+		argv := g.self.Argv("load", text)
+		return suite.Output(l.command(ctx, r, argv[0], argv[1:]...))
+	})
 	if err != nil {
 		return openloop.Result{}, err
-	}
-	argv := g.self.Argv("load", string(arg))
-	out, err := suite.Output(l.command(ctx, r, argv[0], argv[1:]...))
-	if err != nil {
-		return openloop.Result{}, err
-	}
-	var res openloop.Result
-	if err := json.Unmarshal(out, &res); err != nil {
-		return res, fmt.Errorf("read the load's result: %w", err)
 	}
 	return res, sound(res)
 }

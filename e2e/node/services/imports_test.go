@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
@@ -73,29 +72,11 @@ func webInput(site cluster.Site, backends ...*lab.Pod) mirror.Input {
 				webKey: webRecord(true, backends...)}}}}
 }
 
-// putWeb writes what veil-site writes for the import default/web: a derived Service and
-// EndpointSlices. Both may exist.
+// putWeb calls lab.PutImport for the import default/web.
 func putWeb(ctx context.Context, t *testing.T, l *lab.Lab, in mirror.Input) *corev1.Service {
 	t.Helper()
-	out := mirror.Plan(in)
-	m, refused := out.Imports[webKey], out.Reports[in.Sites[0].Name].Refused
-	if m == nil || refused > 0 {
-		t.Fatalf("the import is refused: %+v", out.Reports[in.Sites[0].Name])
-	}
-	services := l.Control.Client.CoreV1().Services(webKey.Namespace)
-	s, err := services.Create(ctx, m.Derived(webKey), metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		s, err = services.Get(ctx, mirror.DerivedName(webKey.Name), metav1.GetOptions{})
-	}
+	s, err := l.PutImport(ctx, in, webKey)
 	errtest.Must(t, err)
-	parts := l.Control.Client.DiscoveryV1().EndpointSlices(webKey.Namespace)
-	for _, slice := range m.EndpointSlices(webKey) {
-		_, err := parts.Create(ctx, slice, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) {
-			_, err = parts.Update(ctx, slice, metav1.UpdateOptions{})
-		}
-		errtest.Must(t, err)
-	}
 	return s
 }
 

@@ -2,8 +2,10 @@ package openloop
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/netip"
 	"slices"
@@ -48,6 +50,8 @@ type Result struct {
 	Error string `json:"error"`
 	// PerSecond is Done divided by the seconds of Duration.
 	PerSecond float64 `json:"per_second"`
+	// Spent is the CPU time of the whole machine in Duration (load.Meter).
+	Spent time.Duration `json:"spent"`
 	Times
 }
 
@@ -105,12 +109,43 @@ func (l Load) Run(ctx context.Context) (Result, error) {
 // result returns the result of the run so far.
 func (p *loop) result() Result {
 	r := Result{Done: p.done, Failed: p.failed, Unfinished: len(p.times) - p.done,
-		PerSecond: float64(p.done) / p.Duration.Seconds()}
+		PerSecond: float64(p.done) / p.Duration.Seconds(), Spent: p.spent}
 	if p.first != nil {
 		r.Error = p.first.Error()
 	}
 	r.Times = SumUp(p.times)
 	return r
+}
+
+// RunJSON runs the Load that text has as JSON, and writes its Result to out as JSON. It is what
+// RunBy starts in another process.
+func RunJSON(ctx context.Context, text string, out io.Writer) error {
+	var l Load
+	if err := json.Unmarshal([]byte(text), &l); err != nil {
+		return fmt.Errorf("load: %w", err)
+	}
+	r, err := l.Run(ctx)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(r)
+}
+
+// RunBy runs the load in another process. start starts a process that calls RunJSON with text, and
+// returns the process's output.
+func (l Load) RunBy(start func(text string) ([]byte, error)) (r Result, err error) {
+	text, err := json.Marshal(l)
+	if err != nil {
+		return r, err
+	}
+	out, err := start(string(text))
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(out, &r); err != nil {
+		return r, fmt.Errorf("read the load's result: %w", err)
+	}
+	return r, nil
 }
 
 // SumUp sorts times and returns their summary. Without times it returns the zero Times.

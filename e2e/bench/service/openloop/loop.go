@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
 const (
@@ -48,6 +50,11 @@ type loop struct {
 	times        []time.Duration
 	done, failed int
 	first        error
+
+	// meter runs from the end of the warm-up to the end of the load; nil before. spent is its
+	// result, and 0 until then.
+	meter *load.Meter
+	spent time.Duration
 }
 
 func (p *loop) run(ctx context.Context) (err error) {
@@ -99,7 +106,7 @@ func (p *loop) turn(ctx context.Context) error {
 	events := make([]unix.EpollEvent, 256)
 	for {
 		now := p.now()
-		if err := p.begin(now); err != nil {
+		if err := errors.Join(p.count(now), p.begin(now)); err != nil {
 			return err
 		}
 		switch over := now >= p.end(); {
@@ -119,6 +126,21 @@ func (p *loop) turn(ctx context.Context) error {
 			p.event(e.Fd)
 		}
 	}
+}
+
+// count starts and stops the meter of CPU time.
+func (p *loop) count(now time.Duration) error {
+	switch {
+	case p.meter == nil && now >= p.Warm:
+		m, err := load.Start()
+		p.meter = &m
+		return err
+	case p.meter != nil && p.spent == 0 && now >= p.end():
+		spent, _, err := p.meter.Stop()
+		p.spent = max(spent, 1) // not 0 again
+		return err
+	}
+	return nil
 }
 
 // settled reports whether all operations that were due have ended.

@@ -1,9 +1,11 @@
 package openloop
 
 import (
+	"bytes"
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -63,9 +65,14 @@ func TestEveryOperationIsAnswered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l.To, l.Warm, l.Duration = []netip.AddrPort{serve(t, func() {})}, 50*time.Millisecond,
 				250*time.Millisecond
-			r, err := l.Run(t.Context())
+			r, err := l.RunBy(func(text string) ([]byte, error) {
+				var out bytes.Buffer
+				err := RunJSON(t.Context(), text, &out)
+				return out.Bytes(), err
+			})
 			errtest.Must(t, err)
-			if r.Failed != 0 || r.Unfinished != 0 || r.Done == 0 {
+			if r.Failed != 0 || r.Unfinished != 0 || r.Done == 0 || r.Spent <= 0 ||
+				r.Spent > time.Duration(runtime.NumCPU())*time.Minute {
 				t.Fatalf("%+v", r)
 			}
 
