@@ -117,6 +117,12 @@ bench-service: deps kubernetes ## measure services against kube-proxy, haproxy a
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@$(OUT)/bin/kvlab bench service --out $(OUT)/bench-service $(BENCH)
 
+.PHONY: bench-site
+bench-site: deps build kubernetes ## measure a service of another cluster, beside clear and pairs of TLS proxies, out/bench-site/report.html (half an hour)
+	@hack/site/deps.sh
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab bench site --out $(OUT)/bench-site $(BENCH)
+
 .PHONY: bench-engine
 bench-engine: build ## measure the userspace engines against each other and the clear network, out/bench-engine/report.html (26 minutes)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab

@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/engine"
 	"github.com/kubeveil/kubeveil/e2e/bench/scale"
 	"github.com/kubeveil/kubeveil/e2e/bench/service"
+	"github.com/kubeveil/kubeveil/e2e/bench/site"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/bench"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/cluster"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/conformance"
@@ -29,7 +30,7 @@ import (
 func main() {
 	// Benchmarks start this program again as endpoint, client or device process.
 	for _, child := range []func() (int, bool){api.Child, engine.Child, scale.Child,
-		service.Child} {
+		service.Child, site.Child} {
 		if status, is := child(); is {
 			os.Exit(status)
 		}

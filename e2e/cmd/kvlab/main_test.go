@@ -40,7 +40,8 @@ func TestVerbs(t *testing.T) {
 	for _, path := range []string{
 		"up", "ssh", "kubectl", "down", "demo", "demo storage", "conformance", "gates",
 		"test network", "test storage", "bench api", "bench cluster", "bench engine", "bench lab",
-		"bench policy", "bench scale", "bench service", "bench storage",
+		"bench policy", "bench scale", "bench service", "bench site",
+		"bench storage",
 	} {
 		cmd, rest, err := root().Find(strings.Fields(path))
 		if err != nil || len(rest) > 0 || cmd.CommandPath() != "kvlab "+path {
@@ -59,6 +60,7 @@ func TestWrongCommandLines(t *testing.T) {
 		"bench policy --rounds 0":       "see kvlab bench policy -h",
 		"bench api --rates 0":           "see kvlab bench api -h",
 		"bench scale --sizes 0":         "see kvlab bench scale -h",
+		"bench site --connections 0":    "see kvlab bench site -h",
 		"bench api --parts nonsense":    "see kvlab bench api -h",
 		"up --nodes 9":                  "--nodes 9: write 1 to 4 machines",
 		"up -nodes 2":                   "-nodes: write --nodes",
