@@ -84,7 +84,7 @@ fuzz: ## every fuzz target for 10 s each (FUZZTIME=1m for longer)
 	@hack/fuzz.sh
 
 .PHONY: demo
-demo: deps $(if $(API),kubernetes) ## the main job: clear and encrypted side by side, out/demo/report.html (API=1: with an API server, services and a NetworkPolicy)
+demo: deps $(if $(API),kubernetes) ## the main job: clear and encrypted side by side, out/demo/report.html (API=1: with an API server, services, a NetworkPolicy and a linked cluster)
 	@hack/build.sh ./e2e/cmd/kvlab
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab demo $(if $(API),--api) --out $(OUT)/demo
 

@@ -24,7 +24,7 @@ type sniffer struct {
 }
 
 // sniff begins to capture on link in the network namespace ns. It keeps the first limit frames for
-// which want returns true.
+// which want returns true. It calls want for every frame.
 func sniff(ns, link string, want func([]byte) bool, limit int) (*sniffer, error) {
 	s := &sniffer{stop: make(chan struct{}), frames: make(chan [][]byte, 1)}
 	err := netns.Do(ns, func() error {
@@ -64,7 +64,7 @@ func (s *sniffer) read(want func([]byte) bool, limit int) {
 		default:
 		}
 		n, _, err := unix.Recvfrom(s.fd, b, 0)
-		if err == nil && len(kept) < limit && want(b[:n]) {
+		if err == nil && want(b[:n]) && len(kept) < limit {
 			kept = append(kept, append([]byte(nil), b[:n]...))
 		}
 	}

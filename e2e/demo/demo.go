@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
@@ -29,7 +31,11 @@ type demo struct {
 	clear  *network
 	// beside is a cluster on wireguard-go for comparison. It is nil if the kernel serves the
 	// tunnels. userspace reports whether veil-wg serves the tunnels.
-	beside    *network
+	beside *network
+	// other is the other cluster, linked with ours. It is nil without an API server. making makes
+	// it beside other steps.
+	other     *network
+	making    errgroup.Group
 	userspace bool
 	// problem is the error of the sniffer, if it saw forbidden traffic.
 	problem error
@@ -62,7 +68,7 @@ func Run(ctx context.Context, root string, api bool, progress func(format string
 func lead(api bool) string {
 	services := ""
 	if api {
-		services = ", and there to a service too"
+		services = ", and there to a service too, and to one of another cluster"
 	}
 	return "Three nodes, a pod on each, every pod talking to every other over TCP and UDP, IPv4 " +
 		"and IPv6: " +
@@ -88,6 +94,12 @@ func (d *demo) show(ctx context.Context) (err error) {
 		return err
 	}
 
+	if d.api {
+		d.making.Go(func() (err error) {
+			d.other, err = d.newOther(ctx)
+			return err
+		})
+	}
 	for _, n := range []*network{d.clear, d.ours} {
 		if err := d.talk(ctx, n); err != nil {
 			return err
@@ -101,6 +113,9 @@ func (d *demo) show(ctx context.Context) (err error) {
 		return err
 	}
 
+	if err := d.unlink(); err != nil {
+		return err
+	}
 	return d.measure(ctx)
 }
 
@@ -141,14 +156,19 @@ func (d *demo) judge() error {
 				"pods talk or what they send, but can see which nodes talk, when and how much."}[i]
 		d.report.Sides = append(d.report.Sides, n.capture)
 	}
+	if d.other != nil {
+		d.report.Sides = append(d.report.Sides, d.other.capture)
+	}
 
 	return nil
 }
 
 // close removes the clusters.
 func (d *demo) close() error {
+	_ = d.making.Wait() // linked returns its error
 	var errs []error
-	for _, n := range []*network{d.clear, d.ours, d.beside} {
+	// The other cluster is on the network of ours.
+	for _, n := range []*network{d.other, d.clear, d.ours, d.beside} {
 		if n != nil {
 			errs = append(errs, n.close())
 		}

@@ -48,9 +48,7 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 		opts.NoAPIServer, opts.Engine = !d.api, worker.EngineKubeveil
 	}
 	if kind == lab.Veil && d.api {
-		// Use the service table's size for a small cluster.
-		opts.VeildConfig = map[string]any{"serviceProxy": "ebpf", "policy": "kubernetes",
-			"services": map[string]any{"limits": map[string]any{"backendSlots": 1 << 16}}}
+		opts.VeildConfig = ourSettings()
 	}
 
 	var err error
@@ -146,13 +144,7 @@ func (n *network) close() error {
 func (d *demo) talk(ctx context.Context, n *network) error {
 	want := func(frame []byte) bool { return strings.Contains(string(frame), n.lab.Canary) }
 	if !n.capture.Leaks {
-		// Select tunnel packets of about the messages' size. Handshakes and keepalives are shorter,
-		// probes of the path MTU are longer.
-		want = func(frame []byte) bool {
-			p, ok := parseFrame(frame)
-			return ok && p.proto == udp && (p.dstPort == abi.TunnelPort ||
-				p.srcPort == abi.TunnelPort) && len(frame) > 250 && len(frame) < 450
-		}
+		want = func(frame []byte) bool { return inTunnel(frame) && ofMessage(frame) }
 	}
 
 	s, err := sniff(n.lab.Nodes()[0].NetNS(), "eth0", want, shownFrames)
@@ -191,6 +183,16 @@ func (d *demo) talk(ctx context.Context, n *network) error {
 	return nil
 }
 
+// inTunnel reports whether a frame is a tunnel packet.
+func inTunnel(frame []byte) bool {
+	p, ok := parseFrame(frame)
+	return ok && p.proto == udp && (p.dstPort == abi.TunnelPort || p.srcPort == abi.TunnelPort)
+}
+
+// ofMessage reports whether a tunnel packet has about the size of the messages. Handshakes and
+// keepalives are shorter, probes of the path MTU are longer.
+func ofMessage(frame []byte) bool { return len(frame) > 250 && len(frame) < 450 }
+
 // messages makes every pod exchange messages with every other pod, and the pod of the first node
 // exchange messages with the service. It returns the numbers of answered messages.
 func (d *demo) messages(ctx context.Context, n *network) (pods, service int, err error) {
@@ -210,14 +212,17 @@ func (d *demo) messages(ctx context.Context, n *network) (pods, service int, err
 	return pods, service, err
 }
 
+// perAddr is the number of messages to an address over each protocol.
+const perAddr = 20
+
 // messagesTo exchanges messages with a server at each of its addresses, over UDP and TCP. It
 // returns the number of answered messages.
 func (d *demo) messagesTo(ctx context.Context, from *lab.Pod, to []netip.Addr) (int, error) {
 	messages := 0
 	for _, addr := range to {
 		for _, proto := range []string{"udp", "tcp"} {
-			got, err := d.exchange(ctx, from, traffic.Exchange{Proto: proto, To: addr, Count: 20,
-				Size: 240})
+			got, err := d.exchange(ctx, from, traffic.Exchange{Proto: proto, To: addr,
+				Count: perAddr, Size: 240})
 			if err != nil {
 				return 0, fmt.Errorf("%s to %s by %s: %w", from.ID, addr, proto, err)
 			}
@@ -268,6 +273,10 @@ func (d *demo) notes() []string {
 			"that pod. Both rows have the same figure in clear, from pod to pod, because the "+
 			"reference network has no services. `make bench-service` compares with the rules of "+
 			"kube-proxy, haproxy and no service at all.",
+			"The other cluster has one node and an API server of its own on the same network, and "+
+				"the same range of services. `veilctl site link` linked both, without its check of "+
+				"the path, which needs kubelets. A veil-site ran in each. It ended before speed was "+
+				"measured.",
 			"Forbidden packets are counted at the receiving pod's link, and as drops in its node's "+
 				"kernel. Afterwards the allowed pod sends by the same path: once it is answered, no "+
 				"forbidden packet can still be on its way.")

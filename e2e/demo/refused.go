@@ -67,6 +67,9 @@ func (d *demo) refused(ctx context.Context) error {
 	if err := d.policy(ctx); err != nil {
 		return err
 	}
+	if err := d.linked(ctx); err != nil {
+		return err
+	}
 	// Run this last, because the forged nodes stay. policy restarts a veild, which would have to
 	// refuse them again.
 	return d.forged(ctx, node)
@@ -99,9 +102,9 @@ func (d *demo) forged(ctx context.Context, node *lab.Node) error {
 		key  wgkey.Public
 	}{
 		{"key", cluster.Node{Name: "forged-key", Addresses: free(200),
-			PodPrefixes: family.PodPrefixes(90)}, s.Devices[0].PublicKey},
+			PodPrefixes: family.PodPrefixes(40)}, s.Devices[0].PublicKey},
 		{"addresses", cluster.Node{Name: "forged-addresses", Addresses: victim.Addrs,
-			PodPrefixes: family.PodPrefixes(91)}, wgkey.Public{31: 1}},
+			PodPrefixes: family.PodPrefixes(41)}, wgkey.Public{31: 1}},
 		{"pod prefixes", cluster.Node{Name: "forged-prefixes", Addresses: free(201),
 			PodPrefixes: victim.PodPrefixes}, wgkey.Public{31: 2}},
 	} {

@@ -46,7 +46,7 @@ func addService(ctx context.Context, l *lab.Lab, name string, port int32,
 			Port: &port})
 	}
 
-	s, err := l.Control.Client.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, s,
+	s, err := l.Control.Client.CoreV1().Services(namespace).Create(ctx, s,
 		metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("service %s: %w", name, err)
@@ -61,7 +61,7 @@ func addService(ctx context.Context, l *lab.Lab, name string, port int32,
 		addrs = append(addrs, addr)
 		slice := endpointSlice(name, addr.Is6(), backends)
 		slice.Ports = ports
-		if _, err := l.Control.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Create(
+		if _, err := l.Control.Client.DiscoveryV1().EndpointSlices(namespace).Create(
 			ctx, slice, metav1.CreateOptions{}); err != nil {
 			return nil, fmt.Errorf("endpoints of service %s: %w", name, err)
 		}

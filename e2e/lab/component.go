@@ -6,6 +6,10 @@ import "maps"
 // manifests/components/services.
 func (o Options) translates() bool { return o.VeildConfig["serviceProxy"] == "ebpf" }
 
+// linked reports whether the lab's veilds have sites. Such a lab has the component
+// manifests/components/sites.
+func (o Options) linked() bool { return o.Sites || o.VeildConfig["sites"] != nil }
+
 // judges reports whether the lab's veilds enforce network policies. Such a lab has the component
 // manifests/components/policy.
 func (o Options) judges() bool { return o.VeildConfig["policy"] == "kubernetes" }

@@ -58,15 +58,15 @@ func (l *Lab) newControl(ctx context.Context) error {
 	if err := buildtree.NeedKubernetes(root); err != nil {
 		return err
 	}
-	h, err := l.newHost(ctx, "control")
+	h, err := l.newHost(ctx, l.serverName(0))
 	if err != nil {
 		return err
 	}
 
 	c := &Control{host: h, lab: l}
 	l.Control = c // set now, as above
-	if err := l.plug(ctx, h, "control", "eth0",
-		l.opts.Family.Underlay(addressplan.ControlHost)); err != nil {
+	if err := l.plug(ctx, h, h.Name, "eth0",
+		l.opts.Family.Underlay(l.serverByte(0))); err != nil {
 		return err
 	}
 	return c.start(ctx)
@@ -106,7 +106,7 @@ func (c *Control) start(ctx context.Context) error {
 
 // Addrs returns the addresses of the first API server on the underlay, IPv4 first.
 func (c *Control) Addrs() []netip.Addr {
-	return addressplan.AddrsOf(c.lab.opts.Family.Underlay(addressplan.ControlHost))
+	return c.serverAddrs(0)
 }
 
 // serviceAddrs returns the first address of each service range. The service of the API servers has

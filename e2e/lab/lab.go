@@ -72,6 +72,11 @@ type Options struct {
 	// ExportsOnly gives the sites of the first node their default reach: exports only. It needs
 	// Sites.
 	ExportsOnly bool
+	// Beside is another lab, with an API server and nodes of Kubeveil. The new lab is a second
+	// cluster on its network, with another API server and no nodes at first. Both share the family,
+	// the oracle, the host outside, and the canaries. Close the new lab first. VeildConfig of both
+	// should have the ranges of addressplan.Family.Parts. Nil means a network of its own.
+	Beside *Lab
 	// Pool lends the lab a control plane, and gets it back at the end. Nil means that the lab
 	// starts its own control plane.
 	Pool *Pool
@@ -162,6 +167,9 @@ func New(ctx context.Context, opts Options) (*Lab, error) {
 }
 
 func (o *Options) fill() error {
+	if o.Beside != nil {
+		o.joinNetwork()
+	}
 	o.Nodes = cmp.Or(o.Nodes, 2)
 	if o.Nodes > addressplan.MaxNodes {
 		return fmt.Errorf("make a lab: %d nodes: at most %d", o.Nodes, addressplan.MaxNodes)
@@ -190,15 +198,7 @@ func (l *Lab) make(ctx context.Context) error {
 	if err := os.MkdirAll(l.Dir, 0o755); err != nil {
 		return err
 	}
-	if err := l.makeBridge(ctx); err != nil {
-		return err
-	}
-	var err error
-	if l.Outside, err = l.newHost(ctx, "outside"); err != nil {
-		return err
-	}
-	if err := l.plug(ctx, l.Outside, "outside", "eth0",
-		l.opts.Family.Underlay(addressplan.OutsideHost)); err != nil {
+	if err := l.makeNetwork(ctx); err != nil {
 		return err
 	}
 
@@ -231,6 +231,24 @@ func (l *Lab) make(ctx context.Context) error {
 
 	l.log.Info("lab is ready", "after", time.Since(start).Round(time.Millisecond), "dir", l.Dir)
 	return nil
+}
+
+// makeNetwork makes the network between hosts and the host outside, or joins those of
+// Options.Beside.
+func (l *Lab) makeNetwork(ctx context.Context) error {
+	if l.opts.Beside != nil {
+		l.joinNetwork()
+		return nil
+	}
+	if err := l.makeBridge(ctx); err != nil {
+		return err
+	}
+	var err error
+	if l.Outside, err = l.newHost(ctx, "outside"); err != nil {
+		return err
+	}
+	return l.plug(ctx, l.Outside, "outside", "eth0",
+		l.opts.Family.Underlay(addressplan.OutsideHost))
 }
 
 // makeBridge makes the hostile network and starts the oracle on it.
@@ -284,12 +302,7 @@ func (l *Lab) rules() leak.Rules {
 	if l.opts.NoAPIServer && l.opts.introduces() {
 		return r
 	}
-	for i := range l.opts.APIServers {
-		for _, a := range f.Underlay(addressplan.ControlHost + byte(i)) {
-			r.Flows = append(r.Flows, leak.Flow{Name: "kube-apiserver", Proto: leak.TCP,
-				Addr: a.Addr(), Port: APIPort})
-		}
-	}
+	r.Flows = l.serverFlows()
 	if l.opts.APIServers > 1 {
 		r.Flows = append(r.Flows, leak.Flow{Name: "etcd", Proto: leak.TCP,
 			Addr: f.Underlay(addressplan.ControlHost)[0].Addr(), Port: etcd.Port})
@@ -327,12 +340,12 @@ func (l *Lab) Finish() (leak.Result, error) {
 	if returns {
 		errs = append(errs, l.Control.host.unplug())
 	}
-	if l.Oracle != nil {
+	if l.opts.Beside == nil && l.Oracle != nil {
 		var err error
 		l.result, err = l.Oracle.Stop()
 		errs = append(errs, err)
 	}
-	if l.bridge != nil {
+	if l.opts.Beside == nil && l.bridge != nil {
 		errs = append(errs, l.bridge.stop())
 	}
 	if returns {
@@ -351,7 +364,7 @@ func (l *Lab) stopHosts(control bool) []error {
 	if control && l.Control != nil {
 		hosts = append(hosts, l.Control.host)
 	}
-	if l.Outside != nil {
+	if l.Outside != nil && l.opts.Beside == nil {
 		hosts = append(hosts, l.Outside)
 	}
 	return stopAll(hosts)

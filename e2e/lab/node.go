@@ -28,7 +28,7 @@ import (
 // of its network, and has pods.
 type Node struct {
 	*Host
-	// Number is 1 for the first node of a lab.
+	// Number is 1 for the first node of a lab with a network of its own.
 	Number int
 	// Addrs are the node's addresses on the underlay, IPv4 first.
 	Addrs []netip.Addr

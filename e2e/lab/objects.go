@@ -25,7 +25,7 @@ func (c *Control) applyManifests(ctx context.Context) error {
 
 	var objects []*unstructured.Unstructured
 	dirs := []string{"manifests/crd", "manifests/cni"}
-	if c.lab.opts.Sites {
+	if c.lab.opts.linked() {
 		dirs = append(dirs, "manifests/components/sites/crd")
 	}
 	for _, dir := range dirs {
@@ -44,7 +44,7 @@ func (c *Control) applyManifests(ctx context.Context) error {
 		{c.lab.opts.translates(), "services", "ClusterRole", "kubeveil-veild"},
 		{apiPath, "api-path", "Role", "kubeveil-veild-apiserver"},
 		{c.lab.opts.judges(), "policy", "ClusterRole", "kubeveil-veild"},
-		{c.lab.opts.Sites, "sites", "ClusterRole", "kubeveil-veild"},
+		{c.lab.opts.linked(), "sites", "ClusterRole", "kubeveil-veild"},
 	} {
 		if !r.used {
 			continue

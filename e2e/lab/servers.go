@@ -15,7 +15,7 @@ import (
 
 // serverAddrs returns the underlay addresses of API server i, IPv4 first. The first server is 0.
 func (c *Control) serverAddrs(i int) []netip.Addr {
-	return addressplan.AddrsOf(c.lab.opts.Family.Underlay(addressplan.ControlHost + byte(i)))
+	return addressplan.AddrsOf(c.lab.opts.Family.Underlay(c.lab.serverByte(i)))
 }
 
 // etcdURL returns the URL by which API servers on other hosts reach etcd.
@@ -26,7 +26,7 @@ func (c *Control) etcdURL() string {
 // addServer starts API server i in a new host, and waits until it is among the endpoints of the
 // service kubernetes.
 func (c *Control) addServer(ctx context.Context, i int) error {
-	h, err := c.lab.AddHost(ctx, fmt.Sprintf("control-%d", i+1), ControlByte+byte(i))
+	h, err := c.lab.AddHost(ctx, c.lab.serverName(i), c.lab.serverByte(i))
 	if err != nil {
 		return err
 	}

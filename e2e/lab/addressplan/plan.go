@@ -3,6 +3,7 @@ package addressplan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Family is the set of address families of a lab. Nodes, pods and services have the same families.
@@ -42,7 +43,9 @@ const (
 	SecondHost  = 150 // plus the node's number: its second IPv6 address
 	OutsideHost = 250
 	MaxNodes    = ExtraHost - NodeHost - 1
-	MaxServers  = NodeHost - ControlHost
+	// BesideNode is the number before that of the first node of the second cluster, see Parts.
+	BesideNode = 64
+	MaxServers = NodeHost - ControlHost
 )
 
 // V4 and V6 report whether the family is in use.
@@ -79,6 +82,27 @@ func (f Family) ServiceRanges() []netip.Prefix { return Pick(f, service4, servic
 // AddedRanges returns ranges of services that a test may add at run time. The oracle reports frames
 // with such an address in clear.
 func (f Family) AddedRanges() []netip.Prefix { return Pick(f, added4, added6) }
+
+// Part has the ranges of one of two clusters on the same network.
+type Part struct{ Pods, Nodes []netip.Prefix }
+
+// mostFirst is the largest number of a node whose addresses are in the first part.
+const mostFirst = BesideNode - NodeHost - 1
+
+// Parts returns the ranges of two clusters on the same network. The first has the nodes with numbers
+// up to 53, and the second those above BesideNode. Both have the same ranges of services.
+func (f Family) Parts() (first, second Part) {
+	list := func(v4, v6 string) []netip.Prefix {
+		return Pick(f, netip.MustParsePrefix(v4), netip.MustParsePrefix(v6))
+	}
+	first.Pods = slices.Concat(list("198.19.0.0/18", "fd42:1::/58"),
+		list("198.19.128.0/17", "fd42:1:0:80::/57"))
+	first.Nodes = slices.Concat(list("198.18.0.0/26", "fd42::/122"),
+		list("198.18.0.128/25", "fd42::80/121"))
+	second.Pods = list("198.19.64.0/18", "fd42:1:0:40::/58")
+	second.Nodes = list("198.18.0.64/26", "fd42::40/122")
+	return first, second
+}
 
 // Underlay returns the addresses with the last byte host on the network between hosts, IPv4 first.
 // Each has the prefix length of the subnet.

@@ -38,11 +38,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-const (
-	manifests = "../../../manifests/components/sites/"
-	// within is the promised time of an unexport.
-	within = 20 * time.Second
-)
+// within is the promised time of an unexport.
+const within = 20 * time.Second
 
 var (
 	kubeveil  = schema.GroupVersion{Group: "kubeveil.io", Version: "v1alpha1"}
@@ -73,17 +70,8 @@ func newSide(ctx context.Context, t *testing.T, l *lab.Lab, name, pods, nodes st
 	s := &side{Lab: l, whole: t, name: name, pods: nettest.Prefixes(pods),
 		nodes:       nettest.Prefixes(nodes),
 		credentials: t.TempDir()}
-	var objects []*unstructured.Unstructured
-	for _, path := range []string{"crd", "serviceaccount.yaml", "clusterrole.yaml",
-		"clusterrolebinding.yaml", "clusterrole-reader.yaml", "role.yaml", "rolebinding.yaml",
-		"admissionpolicy-records.yaml", "admissionpolicybinding-records.yaml",
-		"admissionpolicy-objects.yaml", "admissionpolicybinding-objects.yaml"} {
-		found, err := apiobject.ReadManifests(manifests + path)
-		errtest.Must(t, err)
-		objects = append(objects, found...)
-	}
+	errtest.Must(t, l.Control.InstallSites(ctx))
 	client := apiobject.Client{Kubernetes: l.Control.Client, Dynamic: l.Control.Dynamic}
-	errtest.Must(t, client.ApplyAll(ctx, objects))
 
 	addr, prefix := s.nodes[0].Addr().Next(), netip.PrefixFrom(s.pods[0].Addr(), 24)
 	errtest.Must(t, client.AddNode(ctx, cluster.Node{Name: "node-1",

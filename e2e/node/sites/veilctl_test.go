@@ -15,16 +15,11 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/site/link"
 )
-
-var deployments = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
 
 // console is an administrator's machine with a kubeconfig of each cluster.
 type console struct {
@@ -32,19 +27,12 @@ type console struct {
 	kubeconfigs [2]string
 }
 
-// newConsole makes the administrators, and installs the Deployment of veil-site, which nothing runs.
+// newConsole makes the administrators.
 func newConsole(ctx context.Context, t *testing.T, p pair) *console {
 	t.Helper()
 	c := &console{pair: p}
 	for i, s := range []*side{p.a, p.b} {
-		text, err := os.ReadFile(manifests + "deployment.yaml")
-		errtest.Must(t, err)
-		d := &unstructured.Unstructured{}
-		errtest.Must(t, yaml.Unmarshal(text, &d.Object))
-		_, err = s.Control.Dynamic.Resource(deployments).Namespace("kube-system").Create(ctx, d,
-			metav1.CreateOptions{})
-		errtest.Must(t, err)
-		_, err = s.Control.Client.CoreV1().ServiceAccounts("kube-system").Create(ctx,
+		_, err := s.Control.Client.CoreV1().ServiceAccounts("kube-system").Create(ctx,
 			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "admin"}},
 			metav1.CreateOptions{})
 		errtest.Must(t, err)

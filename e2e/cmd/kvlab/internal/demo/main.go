@@ -25,8 +25,8 @@ Usage: kvlab demo [flags]
 
 Examples:
   kvlab demo --out /tmp/demo   write report.html, report.md and result.json there
-  kvlab demo --api             with an API server (of make kubernetes), services, a NetworkPolicy
-                               and forged objects
+  kvlab demo --api             with an API server (of make kubernetes), services, a NetworkPolicy,
+                               forged objects, and a service of another cluster
 
 Flags:
 `
@@ -37,8 +37,8 @@ func Command() *cobra.Command {
 	out := flags.String("out", "out/demo",
 		"`folder` for report.html, report.md and result.json; emptied first")
 	api := flags.Bool("api", false,
-		"give Kubeveil a real API server, services and a NetworkPolicy; without it nodes read "+
-			"snapshot files")
+		"give Kubeveil a real API server, services, a NetworkPolicy and a linked cluster; without "+
+			"it nodes read snapshot files")
 	return program.Command("Show the same traffic in clear and behind Kubeveil",
 		flags, usage, func() (program.Run, error) {
 			progress := program.Progress(os.Stdout)
