@@ -14,7 +14,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/kube"
-	"github.com/kubeveil/kubeveil/pkg/site/witness"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/telemetry/health"
@@ -60,11 +59,9 @@ type Agent struct {
 	// openedInForce is called when the guard enforces what Opened of the features returned. It is
 	// nil without features.
 	openedInForce func()
-	// witness answers the veil-site of this node. It is nil without features.
-	witness *witness.Feature
-	table   *source.Writer
-	health  *health.Health
-	metrics *telemetry.Metrics
+	table         *source.Writer
+	health        *health.Health
+	metrics       *telemetry.Metrics
 	// New opens adminSocket and metricsSocket. metricsSocket is nil if no address is configured.
 	adminSocket, metricsSocket net.Listener
 

@@ -61,7 +61,6 @@ func (a *Agent) openFeatures() error {
 
 	exported := exports.NewFeature(e)
 	a.openedInForce = exported.InForce
-	a.witness = witness.NewFeature(cfg, a.poke)
 	a.features = []feature.Feature{
 		d,
 		policies.NewFeature(p),
@@ -69,7 +68,7 @@ func (a *Agent) openFeatures() error {
 		limit,
 		flow.NewFeature(connections),
 		exported,
-		a.witness,
+		witness.NewFeature(cfg, a.poke, a.log),
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"slices"
 	"time"
@@ -21,7 +20,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/reach"
-	"github.com/kubeveil/kubeveil/pkg/site/witness"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
@@ -228,12 +226,8 @@ func (a *Agent) serve(ctx context.Context, g *errgroup.Group) {
 	})
 	if a.metricsSocket != nil {
 		g.Go(func() error {
-			pages := http.NewServeMux()
-			pages.Handle("/", telemetry.MetricsHandler(a.metrics, a.health, a.config().ClusterRanges))
-			if a.witness != nil {
-				pages.Handle("GET "+witness.Path, a.witness)
-			}
-			return telemetry.Serve(ctx, a.metricsSocket, pages, a.log)
+			return telemetry.Serve(ctx, a.metricsSocket, telemetry.MetricsHandler(a.metrics,
+				a.health, a.config().ClusterRanges), a.log)
 		})
 	}
 }

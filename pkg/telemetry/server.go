@@ -107,7 +107,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 func inside(pods func() []netip.Prefix, refused func(), next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from := addrOf(r.RemoteAddr)
-		if !FromNode(r) && !slices.ContainsFunc(pods(), func(p netip.Prefix) bool {
+		if !fromNode(r) && !slices.ContainsFunc(pods(), func(p netip.Prefix) bool {
 			return p.Contains(from)
 		}) {
 			refused()
@@ -119,9 +119,9 @@ func inside(pods func() []netip.Prefix, refused func(), next http.Handler) http.
 	})
 }
 
-// FromNode reports whether a program of this node sent a request: it has a loopback address, or the
+// fromNode reports whether a program of this node sent a request: it has a loopback address, or the
 // address that it connected to.
-func FromNode(r *http.Request) bool {
+func fromNode(r *http.Request) bool {
 	from := addrOf(r.RemoteAddr)
 	at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return from.IsLoopback() || ok && from.IsValid() && from == addrOf(at.String())

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"net/http"
 	"net/netip"
 	"testing"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
-	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/site/mirror"
 	"github.com/kubeveil/kubeveil/pkg/site/record"
@@ -98,6 +96,7 @@ func importer(t *testing.T, proxy map[string]any) (context.Context, *lab.Lab, cl
 	settings := map[string]any{"sites": sites}
 	maps.Copy(settings, proxy)
 	if proxy == nil {
+		settings["metricsAddress"] = "" // veil-site does not need it
 		kubeProxy(ctx, t, l, n, "nftables")
 	} else {
 		letReadServices(ctx, t, l)
@@ -169,14 +168,14 @@ func TestDeadSiteBesideKubeProxy(t *testing.T) {
 	s := putWeb(ctx, t, l, in)
 	askWeb(ctx, t, client, s, "near", "far")
 
-	w := witness.NewWatcher(abi.MetricsAddress, slog.New(slog.NewTextHandler(t.Output(), nil)))
-	w.Transport = &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, addr string) (c net.Conn, err error) {
-			return c, a.Do(func() error {
-				c, err = (&net.Dialer{}).DialContext(ctx, network, addr)
-				return err
-			})
-		}}
+	w := witness.NewWatcher(slog.New(slog.NewTextHandler(t.Output(), nil)))
+	w.Dial = func(ctx context.Context) (c net.Conn, err error) {
+		err = a.Do(func() error {
+			c, err = witness.Dial(ctx, witness.Socket)
+			return err
+		})
+		return c, err
+	}
 	watching, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() { defer close(done); w.Run(watching) }()

@@ -38,9 +38,11 @@ type Config struct {
 	Sites                 []cluster.Site
 	// Credentials is a folder with a kubeconfig for each site, by its name.
 	Credentials string
-	// Dead returns the pod prefixes of nodes of sites that do not answer, and DeadChanged receives a
-	// value when its result has changed. Both may be nil.
+	// Dead returns the pod prefixes of nodes of sites that do not answer. DeadUnknown returns why
+	// that is not known, or "". DeadChanged receives a value when a result of them has changed. All
+	// may be nil.
 	Dead        func() []netip.Prefix
+	DeadUnknown func() string
 	DeadChanged <-chan struct{}
 	// Log receives changes and problems; nil discards them.
 	Log *slog.Logger

@@ -199,6 +199,11 @@ func (l *Linker) linkStatus(now inventory.State, s cluster.Site, r *mirror.Repor
 			"no namespace %s: create it, with a service account that may read SiteRecords there",
 			namespace))
 	}
+	if l.DeadUnknown != nil && s.Open() && len(s.Imports) > 0 {
+		if why := l.DeadUnknown(); why != "" {
+			problems = append(problems, why)
+		}
+	}
 	if now.Left > 0 {
 		more := ""
 		if now.Left >= inventory.MaxLeft {

@@ -135,7 +135,8 @@ func (r *replica) linker(cfg config.Config, w *witness.Watcher) (*link.Linker, e
 	}
 	return link.New(link.Config{API: own, Cluster: r.Cluster, PodRanges: cfg.ClusterRanges,
 		NodeRanges: cfg.NodeRanges, Sites: cfg.Sites, Credentials: r.Credentials, Log: r.Log,
-		Dead: w.Dead, DeadChanged: w.Changed(), Beat: r.health.Beat, Compared: r.compared})
+		Dead: w.Dead, DeadUnknown: w.Unknown, DeadChanged: w.Changed(), Beat: r.health.Beat,
+		Compared: r.compared})
 }
 
 // compared notes the outcome of a comparison.
@@ -178,7 +179,7 @@ func (r *replica) work(ctx context.Context) {
 	for ctx.Err() == nil {
 		now := r.now()
 		turn, end := until(ctx, now.replaced)
-		w := r.watcher(now.Config)
+		w := witness.NewWatcher(r.Log)
 		l, err := r.linker(now.Config, w)
 		if err != nil { // The kubeconfig was changed or deleted after reload read it.
 			r.Log.Warn("nothing is linked until the configuration changes", "problem", err)
@@ -188,7 +189,9 @@ func (r *replica) work(ctx context.Context) {
 		r.health.Beat()
 		r.linking.Store(true)
 		var wg sync.WaitGroup
-		wg.Go(func() { w.Run(turn) })
+		if watches(now.Config) {
+			wg.Go(func() { w.Run(turn) })
+		}
 		l.Run(turn)
 		r.linking.Store(false)
 		end()
@@ -196,15 +199,11 @@ func (r *replica) work(ctx context.Context) {
 	}
 }
 
-// watcher returns the Watcher for a configuration. It asks no veild if no service is imported, or
-// if each veild judges endpoints of sites itself.
-func (r *replica) watcher(cfg config.Config) *witness.Watcher {
-	address := cfg.MetricsAddress
-	if cfg.ServiceProxy == config.ServiceProxyEBPF || !slices.ContainsFunc(cfg.Sites,
-		func(s cluster.Site) bool { return s.Open() && len(s.Imports) > 0 }) {
-		address = ""
-	}
-	return witness.NewWatcher(address, r.Log)
+// watches reports whether veil-site must ask which nodes of sites answer: not if no service is
+// imported, or if each veild judges endpoints of sites itself.
+func watches(cfg config.Config) bool {
+	return cfg.ServiceProxy != config.ServiceProxyEBPF && slices.ContainsFunc(cfg.Sites,
+		func(s cluster.Site) bool { return s.Open() && len(s.Imports) > 0 })
 }
 
 // until returns a context that ends with ctx or when done is closed. The caller must call end.

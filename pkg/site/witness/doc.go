@@ -1,7 +1,7 @@
 // Package witness lets veil-site know which nodes of other clusters do not answer in their tunnels,
 // where no service table of veild judges their endpoints:
 //
-//	pkg/reach ─► Feature ─► GET /sites/dead            veild of a node
+//	pkg/reach ─► Feature ─► Socket, GET /sites/dead    veild of a node
 //	    ─► Watcher ─► link.Linker ─► EndpointSlices    veil-site on the node
 //
 // Promises:
@@ -13,5 +13,8 @@
 //
 // A node that only this node cannot reach counts as dead for the whole cluster. Its endpoints stay
 // in use where an import has no other ready one, so a wrong answer moves connections and ends no
-// service. Start with Feature in feature.go.
+// service. While no veild answers, a Watcher reports why, and the SiteLinks show it.
+//
+// The socket does not depend on the address of veild's metrics, which may be the node's or none.
+// Start with Feature in feature.go.
 package witness

@@ -3,6 +3,9 @@ package witness
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -15,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Path is the path of the answer at the address of veild's metrics.
+// Path is the path of the answer at Socket.
 const Path = "/sites/dead"
 
 // Answer is what a veild knows about nodes of other clusters.
@@ -39,11 +42,16 @@ type Feature struct {
 	feature.None
 	sites   map[string]bool // whose services are imported
 	changed func()
+	log     *slog.Logger
 	now     func() time.Time
+	socket  string
+	again   time.Duration // between two tries to listen
 
-	mu    sync.Mutex
-	addrs []netip.Addr // one of each pod prefix of their nodes, sorted
-	dead  []netip.Prefix
+	mu sync.Mutex
+	// problem is why veil-site gets no answer, or "".
+	problem string
+	addrs   []netip.Addr // one of each pod prefix of their nodes, sorted
+	dead    []netip.Prefix
 	// until is the end of probing, and began the time at which addresses were first returned. Both
 	// are zero while nothing is probed.
 	until, began time.Time
@@ -51,8 +59,9 @@ type Feature struct {
 
 // NewFeature returns a Feature that calls changed when the result of Remote may have changed. It
 // probes no node if veild translates services itself, because it judges their endpoints then.
-func NewFeature(c config.Config, changed func()) *Feature {
-	f := &Feature{sites: map[string]bool{}, changed: changed, now: time.Now}
+func NewFeature(c config.Config, changed func(), log *slog.Logger) *Feature {
+	f := &Feature{sites: map[string]bool{}, changed: changed, log: log, now: time.Now,
+		socket: Socket, again: 10 * time.Second}
 	for _, s := range c.Sites {
 		if s.Open() && len(s.Imports) > 0 && c.ServiceProxy != config.ServiceProxyEBPF {
 			f.sites[s.Name] = true
@@ -61,11 +70,15 @@ func NewFeature(c config.Config, changed func()) *Feature {
 	return f
 }
 
-// Run ends probing when no veil-site asks any more, until ctx ends.
+// Run answers at the socket, and ends probing when no veil-site asks any more, until ctx ends. It
+// does nothing without a site to probe.
 func (f *Feature) Run(ctx context.Context) error {
 	if len(f.sites) == 0 {
 		return nil
 	}
+	var wg sync.WaitGroup
+	wg.Go(func() { f.serve(ctx) })
+	defer wg.Wait()
 	return poll.Each(ctx, probeFor, func(time.Time) {
 		f.mu.Lock()
 		ended := !f.until.IsZero() && f.now().After(f.until)
@@ -77,6 +90,50 @@ func (f *Feature) Run(ctx context.Context) error {
 			f.changed()
 		}
 	})
+}
+
+// serve answers at the socket until ctx ends. If another process has the socket, it tries again: the
+// rest of veild does not need it.
+func (f *Feature) serve(ctx context.Context) {
+	for ctx.Err() == nil {
+		l, err := net.Listen("unix", f.socket)
+		f.note(err)
+		if err == nil {
+			err = telemetry.Serve(ctx, l, f, f.log)
+		}
+		if err == nil {
+			continue // ctx has ended
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(f.again):
+		}
+	}
+}
+
+// note keeps why the socket cannot be served, and logs a change.
+func (f *Feature) note(err error) {
+	problem := ""
+	if err != nil {
+		problem = fmt.Sprintf("veil-site cannot learn which nodes of sites answer, because the "+
+			"socket is taken: find the process by `ss -xlp` on this node, and end it: %v", err)
+	}
+	f.mu.Lock()
+	was := f.problem
+	f.problem = problem
+	f.mu.Unlock()
+	if problem != "" && was == "" {
+		f.log.Warn("the socket for veil-site is not served; it is tried again", "problem", problem)
+	}
+}
+
+// Status adds the problem of the socket.
+func (f *Feature) Status(s *telemetry.Status) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.problem != "" {
+		s.Problems = append(s.Problems, f.problem)
+	}
 }
 
 // Turn notes the nodes of the sites, and which of them do not answer.
@@ -116,18 +173,12 @@ func (f *Feature) Remote() []netip.Addr {
 	return f.addrs
 }
 
-// ServeHTTP answers programs of this node.
+// ServeHTTP answers a GET of Path.
 func (f *Feature) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch {
-	case !telemetry.FromNode(r):
-		http.Error(w, "only programs of this node may ask", http.StatusForbidden)
-		return
-	case len(f.sites) == 0:
-		http.Error(w, "no site is imported here that veild does not judge itself",
-			http.StatusNotFound)
+	if r.Method != http.MethodGet || r.URL.Path != Path {
+		http.NotFound(w, r)
 		return
 	}
-
 	f.mu.Lock()
 	begins := f.until.IsZero()
 	f.until = f.now().Add(probeFor)

@@ -3,6 +3,7 @@ package witness
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -26,12 +27,12 @@ const (
 	maxAnswer = 4 << 20
 )
 
-// Watcher keeps what the veild of this node answers. Make it with NewWatcher, and call Run.
+// Watcher keeps what the veild of this node answers. Make it with NewWatcher, and call Run. The zero
+// Watcher counts no node as dead.
 type Watcher struct {
-	// Transport sends the requests. Nil means a transport of its own. Set it before Run.
-	Transport http.RoundTripper
+	// Dial connects to veild. NewWatcher sets it. Set another one before Run.
+	Dial func(context.Context) (net.Conn, error)
 
-	url     string
 	log     *slog.Logger
 	changed chan struct{}
 	// problem is the last error that was logged, or "". Only Run uses it.
@@ -40,25 +41,19 @@ type Watcher struct {
 	mu    sync.Mutex
 	dead  []netip.Prefix
 	heard time.Time // of the last answer that judged
+	// failing is the time of the first of the last requests, all of which failed. It is zero after
+	// an answer. unknown is the problem of those that fail for longer than keepFor, or "".
+	failing time.Time
+	unknown string
 }
 
-// NewWatcher returns a Watcher for the veild whose metrics are at an address. "" means that it has
-// none; then no node counts as dead.
-func NewWatcher(address string, log *slog.Logger) *Watcher {
-	w := &Watcher{log: log, changed: make(chan struct{}, 1)}
-	if address == "" {
-		return w
-	}
-	host, port, err := net.SplitHostPort(address)
-	if a, notAddr := netip.ParseAddr(host); err == nil &&
-		(host == "" || notAddr == nil && a.IsUnspecified()) {
-		address = net.JoinHostPort("localhost", port)
-	}
-	w.url = "http://" + address + Path
-	return w
+// NewWatcher returns a Watcher that asks the veild of this network namespace.
+func NewWatcher(log *slog.Logger) *Watcher {
+	return &Watcher{log: log, changed: make(chan struct{}, 1),
+		Dial: func(ctx context.Context) (net.Conn, error) { return Dial(ctx, Socket) }}
 }
 
-// Changed returns a channel that receives a value after the result of Dead has changed.
+// Changed returns a channel that receives a value after the result of Dead or Unknown has changed.
 func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
 // Dead returns the pod prefixes of nodes that do not answer, sorted. The caller must not change
@@ -69,16 +64,17 @@ func (w *Watcher) Dead() []netip.Prefix {
 	return w.dead
 }
 
+// Unknown returns why it is not known which nodes answer, or "". A veild that starts again does not
+// count.
+func (w *Watcher) Unknown() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.unknown
+}
+
 // Run asks until ctx ends.
 func (w *Watcher) Run(ctx context.Context) {
-	if w.url == "" {
-		return
-	}
-	client := &http.Client{Timeout: askLimit, Transport: w.Transport}
-	if client.Transport == nil {
-		client.Transport = &http.Transport{MaxIdleConns: 1}
-	}
-	defer client.CloseIdleConnections()
+	client := w.client()
 	_ = poll.Each(ctx, askEvery, func(now time.Time) { // Only the end of ctx ends it.
 		a, err := w.ask(ctx, client)
 		if ctx.Err() == nil {
@@ -87,15 +83,21 @@ func (w *Watcher) Run(ctx context.Context) {
 	})
 }
 
+// client returns a client for w.Dial.
+func (w *Watcher) client() *http.Client {
+	return &http.Client{Timeout: askLimit, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return w.Dial(ctx) }}}
+}
+
 // ask sends a request.
 func (w *Watcher) ask(ctx context.Context, client *http.Client) (a Answer, err error) {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url, nil)
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://veild"+Path, nil)
 	if err != nil {
 		return a, err
 	}
 	r, err := client.Do(q)
 	if err != nil {
-		return a, err
+		return a, errors.Unwrap(err) // without the URL
 	}
 	defer r.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxAnswer))
@@ -103,11 +105,10 @@ func (w *Watcher) ask(ctx context.Context, client *http.Client) (a Answer, err e
 		return a, err
 	}
 	if r.StatusCode != http.StatusOK {
-		return a, fmt.Errorf("veild at %s: %s: %.200s", w.url, r.Status,
-			strings.TrimSpace(string(body)))
+		return a, fmt.Errorf("veild: %s: %.200s", r.Status, strings.TrimSpace(string(body)))
 	}
 	if err := json.Unmarshal(body, &a); err != nil {
-		return a, fmt.Errorf("veild at %s: %w", w.url, err)
+		return a, fmt.Errorf("veild: %w", err)
 	}
 	return a, nil
 }
@@ -125,19 +126,30 @@ func (w *Watcher) note(a Answer, err error, now time.Time) {
 	w.problem = problem
 
 	w.mu.Lock()
+	unknown := ""
+	if err == nil {
+		w.failing = time.Time{}
+	} else if w.failing.IsZero() {
+		w.failing = now
+	}
+	if err != nil && now.Sub(w.failing) > keepFor {
+		unknown = "the veild beside veil-site does not report which nodes of sites answer, so " +
+			"endpoints of dead nodes stay in use: " + problem
+	}
 	next := w.dead
 	if err == nil && a.Judged {
 		next, w.heard = a.Dead, now
 	} else if now.Sub(w.heard) > keepFor {
 		next = nil
 	}
-	changed := !slices.Equal(next, w.dead)
-	w.dead = next
+	changed, other := !slices.Equal(next, w.dead), unknown != w.unknown
+	w.dead, w.unknown = next, unknown
 	w.mu.Unlock()
-	if !changed {
+	if changed {
+		w.log.Info("nodes of sites stopped or began to answer", "silentPrefixes", len(next))
+	} else if !other {
 		return
 	}
-	w.log.Info("nodes of sites stopped or began to answer", "silentPrefixes", len(next))
 	select {
 	case w.changed <- struct{}{}:
 	default:

@@ -1,19 +1,27 @@
 package witness
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
+	"net"
+	"os"
+	"runtime"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/feature"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 // newFeature returns a Feature with the imported site b and the site c, a clock, and a count of the
@@ -24,7 +32,8 @@ func newFeature(t *testing.T, proxy string) (f *Feature, now *time.Time, turns *
 	*now = time.Unix(1000, 0)
 	c := config.Config{ServiceProxy: proxy, Sites: []cluster.Site{
 		{Name: "b", Imports: []string{"shop"}}, {Name: "c"}}}
-	f = NewFeature(c, func() { *turns++ })
+	f = NewFeature(c, func() { *turns++ }, slog.New(slog.DiscardHandler))
+	f.socket = fmt.Sprintf("@kubeveil-test/%s/%d", t.Name(), os.Getpid())
 	f.now = func() time.Time { return *now }
 	errtest.Must(t, f.Turn(feature.Turn{Table: cluster.Table{Peers: []cluster.Node{
 		{Name: cluster.SiteNodeName("b", "n"), PodPrefixes: nettest.Prefixes("10.245.1.0/24")},
@@ -40,14 +49,15 @@ func TestNodesAreProbedOnRequest(t *testing.T) {
 	if f.Remote() != nil {
 		t.Error("nodes are probed before a request")
 	}
-	server := httptest.NewServer(f)
-	defer server.Close()
-	w := NewWatcher(server.Listener.Addr().String(), slog.New(slog.DiscardHandler))
-	w.url = server.URL
-	ask := func() Answer {
+	run(t, f)
+	w := newWatcher(f)
+	ask := func() (a Answer) {
 		t.Helper()
-		a, err := w.ask(t.Context(), server.Client())
-		errtest.Must(t, err)
+		nettest.Until(t, 10*time.Second, "veild answers", func() (answers bool) {
+			var err error
+			a, err = w.ask(t.Context(), w.client())
+			return err == nil
+		})
 		return a
 	}
 
@@ -62,29 +72,90 @@ func TestNodesAreProbedOnRequest(t *testing.T) {
 		*turns != 1 {
 		t.Errorf("after a while %+v, %d turns", a, *turns)
 	}
+}
 
-	q := httptest.NewRequestWithContext(t.Context(), http.MethodGet, Path, nil)
-	q.RemoteAddr = "10.244.1.5:1" // a pod
-	r := httptest.NewRecorder()
-	if f.ServeHTTP(r, q); r.Code != http.StatusForbidden {
-		t.Errorf("a pod gets %d", r.Code)
+// newWatcher returns a Watcher for a Feature.
+func newWatcher(f *Feature) *Watcher {
+	w := NewWatcher(slog.New(slog.DiscardHandler))
+	w.Dial = func(ctx context.Context) (net.Conn, error) { return Dial(ctx, f.socket) }
+	return w
+}
+
+// run runs a Feature until the test ends.
+func run(t *testing.T, f *Feature) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		errtest.Check(t, <-done)
+	})
+}
+
+// A veild with its own service table probes nothing for veil-site, and has no socket.
+func TestOwnServiceTableJudges(t *testing.T) {
+	f, _, _ := newFeature(t, config.ServiceProxyEBPF)
+	errtest.Must(t, f.Run(t.Context()))
+	if _, err := Dial(t.Context(), f.socket); !errors.Is(err, unix.ECONNREFUSED) ||
+		f.Remote() != nil {
+		t.Errorf("connect: %v, probed %v", err, f.Remote())
 	}
 }
 
-// A veild with its own service table probes nothing for veil-site.
-func TestOwnServiceTableJudges(t *testing.T) {
-	f, _, _ := newFeature(t, config.ServiceProxyEBPF)
-	q := httptest.NewRequestWithContext(t.Context(), http.MethodGet, Path, nil)
-	q.RemoteAddr = "127.0.0.1:1"
-	r := httptest.NewRecorder()
-	if f.ServeHTTP(r, q); r.Code != http.StatusNotFound || f.Remote() != nil {
-		t.Errorf("status %d, probed %v", r.Code, f.Remote())
+// A process that took the socket is shown, and the socket is served once that process has ended.
+func TestTakenSocketIsShown(t *testing.T) {
+	f, _, _ := newFeature(t, config.ServiceProxyNone)
+	f.again = time.Millisecond
+	other, err := net.Listen("unix", f.socket)
+	errtest.Must(t, err)
+	run(t, f)
+	problems := func() string {
+		var s telemetry.Status
+		f.Status(&s)
+		return strings.Join(s.Problems, "\n")
+	}
+	nettest.Until(t, 10*time.Second, "the problem is shown", func() bool {
+		return strings.Contains(problems(), "veil-site cannot learn which nodes of sites answer")
+	})
+	errtest.Must(t, other.Close())
+	nettest.Until(t, 10*time.Second, "veild answers", func() bool {
+		w := newWatcher(f)
+		_, err := w.ask(t.Context(), w.client())
+		return err == nil
+	})
+	if p := problems(); p != "" {
+		t.Errorf("then: %s", p)
+	}
+}
+
+// A socket of a user that is not root is not veild's.
+func TestSocketOfAnotherUserIsRefused(t *testing.T) {
+	socket := fmt.Sprintf("@kubeveil-test/user/%d", os.Getpid())
+	// The kernel keeps the user that the thread has as it listens. The thread ends with the
+	// goroutine.
+	listener := make(chan net.Listener)
+	go func() {
+		runtime.LockOSThread()
+		if _, _, err := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), 65534,
+			^uintptr(0)); err != 0 {
+			t.Error(err)
+		}
+		l, err := net.Listen("unix", socket)
+		errtest.Check(t, err)
+		listener <- l
+	}()
+	l := <-listener
+	defer l.Close()
+	if _, err := Dial(t.Context(), socket); err == nil ||
+		!strings.Contains(err.Error(), "a process of user 65534 has the socket") {
+		t.Error(err)
 	}
 }
 
 // The last answer counts for a while without a veild, and then no node is dead.
 func TestWatcherKeepsTheLastAnswer(t *testing.T) {
-	w := NewWatcher("127.0.0.1:9631", slog.New(slog.DiscardHandler))
+	w := NewWatcher(slog.New(slog.DiscardHandler))
 	dead, away := nettest.Prefixes("10.245.1.0/24"), errors.New("away")
 	begin := time.Unix(1000, 0)
 	for _, step := range []struct {
@@ -94,15 +165,19 @@ func TestWatcherKeepsTheLastAnswer(t *testing.T) {
 		after   time.Duration
 		dead    int
 		changed bool
+		unknown bool
 	}{
-		{"at the start", Answer{}, nil, 0, 0, false},
-		{"a node is dead", Answer{true, dead}, nil, time.Second, 1, true},
-		{"the same", Answer{true, dead}, nil, 2 * time.Second, 1, false},
-		{"veild restarts", Answer{}, away, 30 * time.Second, 1, false},
-		{"it has just begun", Answer{}, nil, 32 * time.Second, 1, false},
-		{"the node answers", Answer{true, nil}, nil, 40 * time.Second, 0, true},
-		{"again dead", Answer{true, dead}, nil, 41 * time.Second, 1, true},
-		{"veild is gone", Answer{}, away, 42*time.Second + keepFor, 0, true},
+		{"at the start", Answer{}, nil, 0, 0, false, false},
+		{"a node is dead", Answer{true, dead}, nil, time.Second, 1, true, false},
+		{"the same", Answer{true, dead}, nil, 2 * time.Second, 1, false, false},
+		{"veild restarts", Answer{}, away, 30 * time.Second, 1, false, false},
+		{"it has just begun", Answer{}, nil, 32 * time.Second, 1, false, false},
+		{"the node answers", Answer{true, nil}, nil, 40 * time.Second, 0, true, false},
+		{"again dead", Answer{true, dead}, nil, 41 * time.Second, 1, true, false},
+		{"veild ends", Answer{}, away, 42 * time.Second, 1, false, false},
+		{"veild is gone", Answer{}, away, 43*time.Second + keepFor, 0, true, true},
+		{"still", Answer{}, away, 44*time.Second + keepFor, 0, false, true},
+		{"veild is back", Answer{}, nil, 45*time.Second + keepFor, 0, true, false},
 	} {
 
 		w.note(step.answer, step.err, begin.Add(step.after))
@@ -115,16 +190,9 @@ func TestWatcherKeepsTheLastAnswer(t *testing.T) {
 		if len(w.Dead()) != step.dead || changed != step.changed {
 			t.Errorf("%s: dead %v, changed %v", step.what, w.Dead(), changed)
 		}
-	}
-}
-
-func TestAddressOfVeild(t *testing.T) {
-	for address, want := range map[string]string{"": "", ":9631": "http://localhost:9631" + Path,
-		"0.0.0.0:9631": "http://localhost:9631" + Path, "[::]:9631": "http://localhost:9631" + Path,
-		"127.0.0.1:9631": "http://127.0.0.1:9631" + Path,
-		"192.0.2.1:9631": "http://192.0.2.1:9631" + Path} {
-		if got := NewWatcher(address, nil).url; got != want {
-			t.Errorf("%q: %q, want %q", address, got, want)
+		if got := w.Unknown(); (got != "") != step.unknown ||
+			step.unknown && !strings.Contains(got, away.Error()) {
+			t.Errorf("%s: unknown because %q", step.what, got)
 		}
 	}
 }
