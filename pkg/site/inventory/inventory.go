@@ -153,14 +153,20 @@ func (l *Inventory) Run(ctx context.Context, s *api.Server) {
 	l.fetchAll(ctx, s)
 }
 
-// fetchAll reads the objects of services that became wanted, until ctx ends.
+// fetchAll reads the objects of services that became wanted, and of those that have room again,
+// until ctx ends.
 func (l *Inventory) fetchAll(ctx context.Context, s *api.Server) {
 	var again <-chan time.Time
 	failed := false
+	room := time.NewTicker(lookForRoom)
+	defer room.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-room.C:
+			l.askForLeft()
+			continue
 		case <-l.wanted.wake:
 		case <-again:
 		}
@@ -179,8 +185,19 @@ func (l *Inventory) fetchAll(ctx context.Context, s *api.Server) {
 	}
 }
 
-// fetchAgain is the time after which a service whose objects could not be read is read again.
-const fetchAgain = 5 * time.Second
+const (
+	// fetchAgain is the time after which a service whose objects could not be read is read again.
+	fetchAgain = 5 * time.Second
+	// lookForRoom is the interval at which objects that were left out are looked for again, if their
+	// namespace has room.
+	lookForRoom = 10 * time.Second
+)
+
+// askForLeft makes services unread whose objects were left out and have room now.
+func (l *Inventory) askForLeft() {
+	l.wanted.ask(l.services.returning())
+	l.wanted.ask(l.slices.returning())
+}
 
 // fetch reads a Service and its EndpointSlices.
 func (l *Inventory) fetch(ctx context.Context, s *api.Server, k record.Key) error {
@@ -209,8 +226,10 @@ type State struct {
 	Links      map[record.Key]Raw
 	// Unread are exported services whose objects have not been read.
 	Unread map[record.Key]uint64
-	// Left counts Services and EndpointSlices that MaxWeight leaves out, up to MaxLeft of each.
-	Left int
+	// Left counts Services and EndpointSlices that MaxWeight leaves out, up to MaxLeft of each in a
+	// namespace. LeftMore reports whether there are more.
+	Left     int
+	LeftMore bool
 }
 
 // Read returns the content of the stores, and reports whether each kind has been listed. Nothing is
@@ -227,7 +246,10 @@ func (l *Inventory) Read() (s State, complete bool) {
 	s.SiteNodes, listed[7] = l.siteNodes.all()
 	s.Records, listed[8] = l.records.all()
 	s.Links, listed[9] = l.links.all()
-	s.Unread, s.Left = l.wanted.unreadNow(), l.services.beyond()+l.slices.beyond()
+	s.Unread = l.wanted.unreadNow()
+	services, moreServices := l.services.beyond()
+	parts, moreParts := l.slices.beyond()
+	s.Left, s.LeftMore = services+parts, moreServices || moreParts
 	return s, !slices.Contains(listed[:], false)
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,10 +31,18 @@ type store[T any] struct {
 	// touched holds the objects that a watch changed or deleted since a read began. It is nil while
 	// nothing is read, and after a list has replaced the objects.
 	touched map[record.Key]bool
-	// weights holds the weight of the objects of each namespace. left holds the objects that are
-	// not kept because it is too large, at most MaxLeft, and the service of each.
+	// weights holds the weight of the objects of each namespace. left holds, for each namespace, the
+	// objects that are not kept because it is too large, at most MaxLeft. more has the namespaces
+	// with others.
 	weights map[string]int
-	left    map[record.Key]record.Key
+	left    map[string]map[record.Key]leftOut
+	more    map[string]bool
+}
+
+// leftOut is an object that is not kept.
+type leftOut struct {
+	service record.Key
+	weight  int
 }
 
 // limits decides which objects a store keeps. A nil *limits keeps all.
@@ -49,14 +59,19 @@ type limits[T any] struct {
 // MaxWeight bounds the weight of the objects of one namespace in a store.
 const MaxWeight = 2 * record.MaxAllEndpoints
 
-// MaxLeft bounds the objects that are counted as left out.
+// MaxLeft bounds the objects of a namespace that are counted as left out.
 const MaxLeft = 10_000
+
+// mostReturning bounds the services of a namespace that are read again at a time, because some of
+// their objects were left out.
+const mostReturning = 32
 
 var _ api.ListReader = (*store[struct{}])(nil)
 
 func newStore[T any](parse func(*object.Object) T, changed func()) *store[T] {
 	return &store[T]{parse: parse, changed: changed, objects: map[record.Key]T{},
-		first: make(chan struct{}), left: map[record.Key]record.Key{}}
+		first: make(chan struct{}), weights: map[string]int{},
+		left: map[string]map[record.Key]leftOut{}, more: map[string]bool{}}
 }
 
 func keyOf(o *object.Object) record.Key { return record.Key{Namespace: o.Namespace, Name: o.Name} }
@@ -139,8 +154,8 @@ func (s *store[T]) Replace(list []any, _ string) error {
 			}
 		}
 	}
-	s.objects, s.left = make(map[record.Key]T, len(objects)), map[record.Key]record.Key{}
-	s.weights, s.touched = map[string]int{}, nil
+	s.objects, s.left = make(map[record.Key]T, len(objects)), map[string]map[record.Key]leftOut{}
+	s.weights, s.more, s.touched = map[string]int{}, map[string]bool{}, nil
 	for k, t := range objects {
 		s.putLocked(k, t)
 	}
@@ -160,17 +175,26 @@ func (s *store[T]) putLocked(k record.Key, t T) {
 	if s.limits != nil {
 		weight := s.limits.weight(t)
 		if s.weights[k.Namespace]+weight > MaxWeight {
-			if len(s.left) < MaxLeft {
-				s.left[k] = s.limits.service(k, t)
-			}
+			s.leaveOutLocked(k, leftOut{s.limits.service(k, t), weight})
 			return
-		}
-		if s.weights == nil {
-			s.weights = map[string]int{}
 		}
 		s.weights[k.Namespace] += weight
 	}
 	s.objects[k] = t
+}
+
+// leaveOutLocked counts an object that is not kept.
+func (s *store[T]) leaveOutLocked(k record.Key, o leftOut) {
+	left := s.left[k.Namespace]
+	if left == nil {
+		left = map[record.Key]leftOut{}
+		s.left[k.Namespace] = left
+	}
+	if len(left) == MaxLeft {
+		s.more[k.Namespace] = true
+		return
+	}
+	left[k] = o
 }
 
 // deleteLocked removes an object, if it is there.
@@ -180,7 +204,7 @@ func (s *store[T]) deleteLocked(k record.Key) {
 		s.weights[k.Namespace] -= s.limits.weight(t)
 	}
 	delete(s.objects, k)
-	delete(s.left, k)
+	delete(s.left[k.Namespace], k)
 }
 
 // forget removes the objects of services that are not wanted any more.
@@ -192,9 +216,40 @@ func (s *store[T]) forget(ours func(T) bool) {
 			s.deleteLocked(k)
 		}
 	}
-	maps.DeleteFunc(s.left, func(_, service record.Key) bool {
-		return !s.limits.wanted.has(service)
-	})
+	for _, left := range s.left {
+		maps.DeleteFunc(left, func(_ record.Key, o leftOut) bool {
+			return !s.limits.wanted.has(o.service)
+		})
+	}
+}
+
+// returning returns services some of whose objects were left out and have room now, at most
+// mostReturning of each namespace. They must be read again: the objects are not known any more.
+func (s *store[T]) returning() (services []record.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for namespace, left := range s.left {
+		room := MaxWeight - s.weights[namespace]
+		fit := map[record.Key]bool{}
+		for _, k := range slices.SortedFunc(maps.Keys(left), func(a, b record.Key) int {
+			return strings.Compare(a.Name, b.Name)
+		}) {
+			if o := left[k]; o.weight <= room && (fit[o.service] || len(fit) < mostReturning) {
+				room, fit[o.service] = room-o.weight, true
+			}
+		}
+		services = slices.AppendSeq(services, maps.Keys(fit))
+
+		if len(left) > 0 {
+			continue
+		}
+		delete(s.left, namespace)
+		if s.more[namespace] {
+			delete(s.more, namespace)
+			services = append(services, s.limits.wanted.in(namespace)...)
+		}
+	}
+	return services
 }
 
 // read reads the objects of a service, which kind selects. What a watch reports meanwhile counts
@@ -251,7 +306,9 @@ func (s *store[T]) readOnce(ctx context.Context, server *api.Server, kind object
 			s.deleteLocked(k)
 		}
 	}
-	maps.DeleteFunc(s.left, gone)
+	maps.DeleteFunc(s.left[service.Namespace], func(k record.Key, o leftOut) bool {
+		return gone(k, o.service)
+	})
 	return true, nil
 }
 
@@ -265,10 +322,13 @@ func (s *store[T]) all() (objects map[record.Key]T, listed bool) {
 	return maps.Clone(s.objects), s.listed
 }
 
-// beyond returns how many objects are left out because their namespace has too many, at most
-// MaxLeft.
-func (s *store[T]) beyond() int {
+// beyond returns how many objects are left out because their namespace has too many, and reports
+// whether there are more.
+func (s *store[T]) beyond() (n int, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.left)
+	for _, left := range s.left {
+		n += len(left)
+	}
+	return n, len(s.more) > 0
 }

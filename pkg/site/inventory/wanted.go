@@ -77,6 +77,29 @@ func (w *wanted) askLocked(k record.Key) {
 	api.Poke(w.wake)
 }
 
+// ask makes the objects of these services unread, as far as the services are wanted.
+func (w *wanted) ask(services []record.Key) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, k := range services {
+		if w.since[k] > 0 && w.unread[k] == 0 {
+			w.askLocked(k)
+		}
+	}
+}
+
+// in returns the wanted services of a namespace.
+func (w *wanted) in(namespace string) (services []record.Key) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for k := range w.since {
+		if k.Namespace == namespace {
+			services = append(services, k)
+		}
+	}
+	return services
+}
+
 // has reports whether a service is wanted.
 func (w *wanted) has(k record.Key) bool {
 	w.mu.Lock()

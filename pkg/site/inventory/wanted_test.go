@@ -334,7 +334,7 @@ func TestEndpointsOfANamespaceAreBounded(t *testing.T) {
 	for i := range MaxWeight/each + 3 {
 		errtest.Must(t, l.slices.Add(sliceObject(fmt.Sprint("web-", i), "web", each)))
 	}
-	if n, left := len(namesIn(l.slices)), l.slices.beyond(); n != MaxWeight/(each+1) ||
+	if n, left := len(namesIn(l.slices)), beyond(l.slices); n != MaxWeight/(each+1) ||
 		n+left != MaxWeight/each+3 {
 		t.Errorf("%d EndpointSlices are kept, %d are left out", n, left)
 	}
@@ -342,18 +342,18 @@ func TestEndpointsOfANamespaceAreBounded(t *testing.T) {
 	for range 3 { // Events of an object count once.
 		errtest.Must(t, l.slices.Add(last.DeepCopyObject()))
 	}
-	if left := l.slices.beyond(); left != 4 {
+	if left := beyond(l.slices); left != 4 {
 		t.Errorf("%d are left out after more events", left)
 	}
 
 	errtest.Must(t, l.slices.Delete(sliceObject("web-0", "web", each)))
 	errtest.Must(t, l.slices.Delete(last))
 	errtest.Must(t, l.slices.Add(sliceObject("new", "web", each)))
-	if got := namesIn(l.slices); !slices.Contains(got, "new") || l.slices.beyond() != 3 {
-		t.Errorf("after deletions %d are left out of %q", l.slices.beyond(), got)
+	if got := namesIn(l.slices); !slices.Contains(got, "new") || beyond(l.slices) != 3 {
+		t.Errorf("after deletions %d are left out of %q", beyond(l.slices), got)
 	}
 	errtest.Must(t, l.exports.Delete(named("web", nil)))
-	if left := l.slices.beyond(); left != 0 {
+	if left := beyond(l.slices); left != 0 {
 		t.Errorf("%d are left out without an export", left)
 	}
 }

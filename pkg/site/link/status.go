@@ -206,7 +206,7 @@ func (l *Linker) linkStatus(now inventory.State, s cluster.Site, r *mirror.Repor
 	}
 	if now.Left > 0 {
 		more := ""
-		if now.Left >= inventory.MaxLeft {
+		if now.LeftMore {
 			more = " or more"
 		}
 		problems = append(problems, fmt.Sprintf("%d%s Services and EndpointSlices of exports are "+
