@@ -102,6 +102,35 @@ func TestTryPassesPoliciesOn(t *testing.T) {
 	}
 }
 
+// Items of a list of one kind may lack apiVersion and kind, as in lists of the API server. kubectl
+// accepts the same.
+func TestTryReadsListsOfTheAPIServer(t *testing.T) {
+	var got policy.Policies
+	socket := tryDaemon(t, known.Tried{Node: "node-1"}, &got)
+	item := func(text string) string { // without apiVersion and kind
+		return strings.Join(strings.Split(strings.TrimPrefix(text, "---\n"), "\n")[2:], "\n  ")
+	}
+	const listed = "kind: NetworkPolicyList\napiVersion: networking.k8s.io/v1\nmetadata:\n" +
+		"  resourceVersion: '7'\nitems:\n- "
+	const clusterListed = "---\nkind: ClusterNetworkPolicyList\n" +
+		"apiVersion: policy.networking.k8s.io/v1alpha2\nitems:\n- "
+	_, err := try(t, socket, listed+item(webPolicy)+"\n"+clusterListed+item(guestsPolicy)+"\n")
+	if err != nil || len(got.Namespaced) != 1 || got.Namespaced[0].Name.String() != "shop/web" ||
+		len(got.Cluster) != 1 || got.Cluster[0].Name != "guests" {
+		t.Errorf("%+v, %v", got, err)
+	}
+
+	for name, text := range map[string]string{
+		"of all kinds":      "kind: List\napiVersion: v1\nitems:\n- " + item(webPolicy),
+		"with a kind alone": listed + "kind: Pod\n  " + item(webPolicy),
+		"nested":            listed + "items: [{metadata: {name: web}}]\n",
+	} {
+		if _, err := try(t, socket, text); err == nil || !strings.Contains(err.Error(), "items[0]") {
+			t.Errorf("a list %s: %v", name, err)
+		}
+	}
+}
+
 func TestTryShowsWhatWouldEnd(t *testing.T) {
 	socket := tryDaemon(t, known.Tried{Node: "node-1", Notes: []string{"one note"},
 		Problems: []string{"NetworkPolicy shop/web: too large"}, Result: trial.Result{

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
@@ -44,7 +45,7 @@ func read(in io.Reader, namespace string, w *policy.Written) error {
 			return nil
 		}
 		if err == nil {
-			err = readDocument(document, namespace, w)
+			err = readDocument(document, metav1.TypeMeta{}, namespace, w)
 		}
 		if err != nil {
 			return fmt.Errorf("document %d: %w", number, err)
@@ -52,8 +53,10 @@ func read(in io.Reader, namespace string, w *policy.Written) error {
 	}
 }
 
-// readDocument adds one policy, or the items of a List, to w.
-func readDocument(document []byte, namespace string, w *policy.Written) error {
+// readDocument adds one policy, or the items of a list, to w. A document without apiVersion and kind
+// has those of item, unless that is empty.
+func readDocument(document []byte, item metav1.TypeMeta, namespace string,
+	w *policy.Written) error {
 	text, err := yaml.YAMLToJSONStrict(document)
 	if err != nil {
 		return err
@@ -69,10 +72,16 @@ func readDocument(document []byte, namespace string, w *policy.Written) error {
 	if err := json.Unmarshal(text, &head); err != nil {
 		return errors.New("it is not an object with apiVersion and kind, or a list of such objects")
 	}
+	if head.TypeMeta == (metav1.TypeMeta{}) && item != (metav1.TypeMeta{}) {
+		head.TypeMeta = item
+		if text, err = withType(text, item); err != nil {
+			return err
+		}
+	}
 	switch head.Kind {
 	case "List", policy.KindNetworkPolicy + "List", policy.KindClusterNetworkPolicy + "List":
-		for i, item := range head.Items {
-			if err := readDocument(item, namespace, w); err != nil {
+		for i, raw := range head.Items {
+			if err := readDocument(raw, typeOfItems(head.TypeMeta), namespace, w); err != nil {
 				return fmt.Errorf("items[%d]: %w", i, err)
 			}
 		}
@@ -88,6 +97,26 @@ func readDocument(document []byte, namespace string, w *policy.Written) error {
 	}
 	return fmt.Errorf("kind %q is not known here: write NetworkPolicy (networking.k8s.io/v1) or "+
 		"ClusterNetworkPolicy (policy.networking.k8s.io/v1alpha2)", head.Kind)
+}
+
+// typeOfItems returns the type of items without one in a list, or the zero value if they must have
+// one. The API server leaves it out in lists of a built-in kind, and kubectl completes it alike
+// (UnstructuredJSONScheme in k8s.io/apimachinery).
+func typeOfItems(list metav1.TypeMeta) metav1.TypeMeta {
+	if list.Kind == "List" {
+		return metav1.TypeMeta{}
+	}
+	return metav1.TypeMeta{APIVersion: list.APIVersion, Kind: strings.TrimSuffix(list.Kind, "List")}
+}
+
+// withType returns an object with this apiVersion and kind.
+func withType(object []byte, of metav1.TypeMeta) ([]byte, error) {
+	var fields map[string]any
+	if err := json.Unmarshal(object, &fields); err != nil {
+		return nil, err
+	}
+	fields["apiVersion"], fields["kind"] = of.APIVersion, of.Kind
+	return json.Marshal(fields)
 }
 
 // fromJSON decodes objects and refuses unknown fields. toProtobuf encodes objects with the envelope
