@@ -121,6 +121,9 @@ func last() []session.Case {
 	return []session.Case{
 		{Name: "uninstall", About: "nodes are as before the installation", Needs: fresh,
 			Limit: 8 * time.Minute, Run: nodes.Uninstall},
+		{Name: "other-directories", About: "containerd looks for CNI in the directories of k3s: " +
+			"pods talk, and nodes are then as before", Needs: fresh, Limit: 16 * time.Minute,
+			Beyond: "it installs a second time", Run: nodes.Directories},
 		{Name: "reinstall", About: "the daemons applied first and their rights later make nodes " +
 			"Ready; pods talk again", Needs: fresh, Limit: 12 * time.Minute,
 			Beyond: "it installs a second time", Run: nodes.Reinstall},

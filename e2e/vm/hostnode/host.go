@@ -226,12 +226,19 @@ func (d *daemon) end(ctx context.Context) error {
 	return d.process.Kill(ctx)
 }
 
-// cleanUp runs `veild cleanup` once for each DaemonSet of manifests/uninstall that it finds.
+// cleanUp runs `veild cleanup` once for each DaemonSet of manifests/uninstall that it finds. Before
+// that it ends programs whose DaemonSets were deleted since look read them: a running veil-wg makes
+// its folder again.
 func (h *Host) cleanUp(ctx context.Context) error {
 	set, err := h.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(ctx, "kubeveil-cleanup",
 		metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && set.UID == h.cleaned {
 		return nil
+	}
+	for _, d := range h.daemons {
+		if err == nil {
+			err = h.follow(ctx, d)
+		}
 	}
 	if err != nil {
 		return err

@@ -41,7 +41,8 @@ func uninstall(ctx context.Context, s *session.Session, cleaning []string,
 
 	began := time.Now()
 	for _, words := range [][]string{
-		{"-n", metav1.NamespaceSystem, "delete", "daemonset", session.VeildSet, session.WorkerSet},
+		{"-n", metav1.NamespaceSystem, "delete", "daemonset", session.VeildSet, session.WorkerSet,
+			"--cascade=foreground"},
 		append([]string{"apply"}, cleaning...),
 		{"-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/kubeveil-cleanup",
 			"--timeout=3m"},

@@ -25,7 +25,7 @@ nft -s list ruleset | sed 's/^/nft /'
 tc qdisc show | sed 's/^/qdisc /'
 for l in $(ls /sys/class/net); do for d in ingress egress; do tc filter show dev $l $d 2>/dev/null | sed "s/^/filter $l $d /"; done; done
 awk '$4 == "[bpf]" && sub(/^bpf_prog_[0-9a-f]*_/, "", $3) {print "program", $3}' /proc/kallsyms | sort -u
-for d in /etc/cni /opt/cni /run/kubeveil /run/wireguard /sys/fs/bpf; do find $d 2>/dev/null | sed 's/^/file /'; done
+for d in /etc/cni /opt/cni /var/lib/rancher /run/kubeveil /run/wireguard /sys/fs/bpf; do find $d 2>/dev/null | sed 's/^/file /'; done
 grep -s . /proc/sys/net/ipv[46]/fwmark_reflect /proc/sys/net/ipv[46]/conf/*/rp_filter /proc/sys/net/ipv[46]/conf/*/forwarding /proc/sys/net/ipv[46]/conf/*/src_valid_mark /proc/sys/net/ipv[46]/conf/*/accept_local /proc/sys/net/ipv6/conf/*/accept_ra | sed 's/^/setting /'
 true
 `
