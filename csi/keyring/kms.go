@@ -41,13 +41,16 @@ type KMS struct {
 
 // NewKMS returns a KMS for the plugin that listens on the path socket. It does not connect. The
 // caller calls Close.
-func NewKMS(socket string) (*KMS, error) {
+func NewKMS(socket string) (*KMS, error) { return newKMS(socket) }
+
+// newKMS is NewKMS with more options, for tests.
+func newKMS(socket string, more ...grpc.DialOption) (*KMS, error) {
 	pauses := backoff.DefaultConfig
 	pauses.MaxDelay = kmsAgain
-	conn, err := grpc.NewClient("unix:"+socket,
+	conn, err := grpc.NewClient("unix:"+socket, append(more,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses,
-			MinConnectTimeout: kmsPatience}))
+			MinConnectTimeout: kmsPatience}))...)
 	if err != nil {
 		return nil, fmt.Errorf("kms plugin %s: %w", socket, err)
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	kms "k8s.io/kms/apis/v2"
@@ -125,6 +127,39 @@ func TestKMSRefusesBadPlugins(t *testing.T) {
 			}
 		})
 	}
+}
+
+// While a plugin is away for long, though volumes need keys all the time, KMS tries to connect every
+// two seconds. By default gRPC waits for up to two minutes after the plugin is back.
+func TestKMSTriesAgainSoonAfterALongOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var last time.Time
+		var longest time.Duration
+		errAway := errors.New("no plugin listens")
+		away := func(context.Context, string) (net.Conn, error) {
+			if !last.IsZero() {
+				longest = max(longest, time.Since(last))
+			}
+			last = time.Now()
+			return nil, errAway
+		}
+		client, err := newKMS("/away.sock", grpc.WithContextDialer(away))
+		errtest.Must(t, err)
+		defer client.Close()
+
+		for from := time.Now(); time.Since(from) < 10*time.Minute; time.Sleep(time.Second) {
+			if _, err := client.KeyID(t.Context()); !errors.Is(err, ErrUnavailable) {
+				t.Fatalf("%v, want %v", err, ErrUnavailable)
+			}
+		}
+		synctest.Wait()
+		longest = max(longest, time.Since(last))
+		// gRPC adds up to a fifth to a pause.
+		if longest == 0 || longest > kmsAgain+kmsAgain/5 {
+			t.Errorf("the longest pause between two attempts is %s, want %s at most", longest,
+				kmsAgain+kmsAgain/5)
+		}
+	})
 }
 
 func TestKMSThatGivesThePlainTextBack(t *testing.T) {
