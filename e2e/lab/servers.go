@@ -81,13 +81,17 @@ func (c *Control) BackUpEtcd(ctx context.Context) error {
 }
 
 // RestoreEtcd stops the API server and etcd, restores the data of BackUpEtcd, starts both and waits
-// until they are ready. Later writes then get revision numbers that etcd had already used.
-func (c *Control) RestoreEtcd(ctx context.Context) error {
+// until they are ready. Later writes then get revision numbers that etcd had already used. It calls
+// away, if not nil, before it starts the API server.
+func (c *Control) RestoreEtcd(ctx context.Context, away func()) error {
 	if err := c.StopAPIServer(ctx); err != nil {
 		return err
 	}
 	if err := c.etcd.Restore(ctx); err != nil {
 		return err
+	}
+	if away != nil {
+		away()
 	}
 	return c.StartAPIServer(ctx)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
 // Pods can be added, removed and reached while the API server is down, and while a node's key
@@ -56,12 +57,8 @@ func TestAPIServerAway(t *testing.T) {
 // changeKey removes the key of the second node and restarts its veild.
 func changeKey(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
-	old := nodetest.NodeStatus(ctx, t, n2).Devices[0].PublicKey
-	nodetest.KillProgram(ctx, t, n2, "veild")
-	errtest.Must(t, os.Remove(n2.Path(abi.KeyFile)))
-
 	began := time.Now()
-	nodetest.StartProgram(ctx, t, n2, "veild")
+	old := removeKey(ctx, t, n2)
 
 	nodetest.WaitStatus(ctx, t, n1, 20*time.Second, func(s telemetry.Status) error {
 		if len(s.Peers) != 1 || s.Peers[0].PublicKey == old {
@@ -80,6 +77,17 @@ func changeKey(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	}
 
 	talk(ctx, t, pods[0], pods[1])
+}
+
+// removeKey removes the key of a node and restarts its veild, which makes another key. It returns
+// the former public key.
+func removeKey(ctx context.Context, t *testing.T, n *lab.Node) (old wgkey.Public) {
+	t.Helper()
+	old = nodetest.NodeStatus(ctx, t, n).Devices[0].PublicKey
+	nodetest.KillProgram(ctx, t, n, "veild")
+	errtest.Must(t, os.Remove(n.Path(abi.KeyFile)))
+	nodetest.StartProgram(ctx, t, n, "veild")
+	return old
 }
 
 // apiAway stops the API server for at least the time away. Meanwhile it adds and removes pods on

@@ -3,6 +3,7 @@ package network_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
 // inForce bounds how long a change may take after the servers are back from a restore.
@@ -38,7 +41,7 @@ func TestPolicyAndKeyAfterEtcdWasRestored(t *testing.T) {
 	advance(ctx, t, l.Control, 100)
 	denyIngress(ctx, t, l.Control, "other")
 	changeKey(ctx, t, l, []*lab.Pod{client, far})
-	errtest.Must(t, l.Control.RestoreEtcd(ctx))
+	errtest.Must(t, l.Control.RestoreEtcd(ctx, nil))
 
 	began := time.Now()
 	denyIngress(ctx, t, l.Control, "server")
@@ -60,7 +63,59 @@ func TestPolicyAndKeyAfterEtcdWasRestored(t *testing.T) {
 	t.Logf("the key of before the restore was back %v after the servers",
 		time.Since(began).Round(10*time.Millisecond))
 	changeKey(ctx, t, l, []*lab.Pod{client, far})
+	t.Run("a key that is made meanwhile", func(t *testing.T) {
+		advance(ctx, t, l.Control, 100)
+		keyDuringRestore(ctx, t, l, client, far)
+	})
 	nodetest.NoLeaks(t, l)
+}
+
+// unnamed bounds how long no status may name the cause while a peer's new key is not known. An
+// event of the API server may take as long on a busy machine.
+const unnamed = 3 * time.Second
+
+// keyDuringRestore restores etcd, and makes another key on the second node while the API server is
+// away. The first node takes it over soon after the server is back. Until then the status of a node
+// names the API server.
+func keyDuringRestore(ctx context.Context, t *testing.T, l *lab.Lab, near, far *lab.Pod) {
+	n1, n2 := near.Node, far.Node
+	names := func(s telemetry.Status) bool {
+		return strings.Contains(strings.Join(s.Problems, "\n"), "API server")
+	}
+	var old wgkey.Public
+	errtest.Must(t, l.Control.RestoreEtcd(ctx, func() {
+		old = removeKey(ctx, t, n2)
+		for _, n := range []*lab.Node{n1, n2} {
+			nodetest.WaitStatus(ctx, t, n, 30*time.Second, func(s telemetry.Status) error {
+				if !names(s) {
+					return fmt.Errorf("problems %q, want one that names the API server", s.Problems)
+				}
+				return nil
+			})
+		}
+	}))
+
+	began := time.Now()
+	named := began
+	err := lab.Until(ctx, inForce, func() error {
+		s := nodetest.NodeStatus(ctx, t, n1)
+		if names(s) || names(nodetest.NodeStatus(ctx, t, n2)) {
+			named = time.Now()
+		}
+		if len(s.Peers) == 1 && s.Peers[0].PublicKey != old {
+			return nil
+		}
+		if silent := time.Since(named); silent > unnamed {
+			return lab.Stop(fmt.Errorf("no status named the cause for %v", silent))
+		}
+		return fmt.Errorf("peers %+v, problems %q", s.Peers, s.Problems)
+	})
+	if err != nil {
+		t.Errorf("a key made during the restore is not taken over: %v", err)
+	}
+	t.Logf("a key made during the restore was known %v after the servers were back",
+		time.Since(began).Round(10*time.Millisecond))
+	nodetest.Meet(ctx, t, near, far)
 }
 
 // advance writes so many objects that no node watches.
