@@ -100,3 +100,8 @@ func (c *Control) RestoreEtcd(ctx context.Context, away func()) error {
 func (c *Control) CopyObject(ctx context.Context, prefix, name string, copies ...string) error {
 	return c.etcd.CopyObject(ctx, prefix, name, copies...)
 }
+
+// DeleteObjects calls etcd.Server.DeleteObjects for the lab's etcd.
+func (c *Control) DeleteObjects(ctx context.Context, prefix string, names ...string) error {
+	return c.etcd.DeleteObjects(ctx, prefix, names...)
+}

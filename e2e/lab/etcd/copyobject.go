@@ -40,6 +40,18 @@ func (s *Server) CopyObject(ctx context.Context, prefix, name string, copies ...
 	return nil
 }
 
+// DeleteObjects deletes the objects with the keys prefix+name, without finalizers and without the
+// API server.
+func (s *Server) DeleteObjects(ctx context.Context, prefix string, names ...string) error {
+	for _, name := range names {
+		if err := s.ask(ctx, "deleterange", map[string]any{"key": []byte(prefix + name)},
+			&struct{}{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // ask sends a request to etcd's JSON gateway and decodes the answer
 // (https://etcd.io/docs/v3.6/dev-guide/api_grpc_gateway).
 func (s *Server) ask(ctx context.Context, verb string, question, answer any) error {

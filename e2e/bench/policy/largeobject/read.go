@@ -10,9 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -39,115 +37,6 @@ const suffixEdit, suffixWatch = "_edit", "_watch"
 
 // softLimit is the memory limit of the manifests.
 const softLimit = "GOMEMLIMIT=192MiB"
-
-// swollenField is a repeated field that makes an object large.
-type swollenField struct {
-	name, what string
-	// prefix is the prefix of the key in etcd.
-	prefix string
-	// count is the number of entries that gives the object 1.3 to 1.5 MB in etcd.
-	count int
-	// make makes an object with count entries in namespace evil.
-	make  func(ctx context.Context, c kubernetes.Interface, name string, count int) error
-	edits objectEdit
-}
-
-// objectEdit edits an object in namespace good.
-type objectEdit struct {
-	// path is the path of the objects of this kind at the API server.
-	path string
-	// edit changes the object and writes mark into it. It returns a function that reports whether
-	// the change is in force.
-	edit func(ctx context.Context, n *lab.Node, c kubernetes.Interface, mark string) (
-		inForce func() (bool, error), err error)
-}
-
-var (
-	policyEdit  = objectEdit{"/apis/networking.k8s.io/v1/networkpolicies", editPolicy}
-	serviceEdit = objectEdit{"/api/v1/services", editService}
-	sliceEdit   = objectEdit{"/apis/discovery.k8s.io/v1/endpointslices", editSlice}
-)
-
-// Prefixes of the keys of objects in namespace evil in etcd.
-const (
-	policyKey  = "/registry/networkpolicies/" + evil + "/"
-	podKey     = "/registry/pods/" + evil + "/"
-	serviceKey = "/registry/services/specs/" + evil + "/"
-	sliceKey   = "/registry/endpointslices/" + evil + "/"
-)
-
-// swollenFields lists, for each kind of object, the repeated fields that cost veild the most memory
-// if it does not limit their number of entries.
-var swollenFields = []swollenField{
-	{"rules", "empty rules", policyKey, 700_000, largePolicy(func(s *networkingv1.NetworkPolicySpec, n int) {
-		s.Ingress = make([]networkingv1.NetworkPolicyIngressRule, n)
-	}), policyEdit},
-	{"peers", "peers", policyKey, 300_000, largePolicy(func(s *networkingv1.NetworkPolicySpec, n int) {
-		peers := make([]networkingv1.NetworkPolicyPeer, n)
-		for i := range peers {
-			peers[i].PodSelector = &metav1.LabelSelector{}
-		}
-		s.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: peers}}
-	}), policyEdit},
-	{"values", "label values", policyKey, 140_000, largePolicy(func(s *networkingv1.NetworkPolicySpec, n int) {
-		values := make([]string, n)
-		for i := range values {
-			values[i] = fmt.Sprint("v", i)
-		}
-		s.Ingress = []networkingv1.NetworkPolicyIngressRule{{
-			From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{
-				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a",
-					Operator: metav1.LabelSelectorOpIn, Values: values}}}}}}}
-	}), policyEdit},
-	{"pods", "labels of a pod", podKey, 45_000, func(ctx context.Context, c kubernetes.Interface,
-		name string, n int) error {
-		labels := make(map[string]string, n)
-		for i := range n {
-			labels[fmt.Sprint("k", i)] = "x"
-		}
-		return makePod(ctx, c, evil, name, labels)
-	}, policyEdit},
-	{"ips", "external IPs of a Service", serviceKey, 110_000, makeService, serviceEdit},
-	{"addresses", "addresses of an EndpointSlice", sliceKey, 90, makeSlice, sliceEdit},
-}
-
-func largePolicy(fill func(*networkingv1.NetworkPolicySpec, int)) func(context.Context,
-	kubernetes.Interface, string, int) error {
-	return func(ctx context.Context, c kubernetes.Interface, name string, n int) error {
-		p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		fill(&p.Spec, n)
-		_, err := c.NetworkingV1().NetworkPolicies(evil).Create(ctx, p, metav1.CreateOptions{})
-		return err
-	}
-}
-
-// makeLarge makes a large object. It retries after a timeout, because the API server may need
-// longer for such an object than its limit for a request.
-func makeLarge(ctx context.Context, c kubernetes.Interface, f swollenField, name string) error {
-	for tries := 5; ; tries-- {
-		err := f.make(ctx, c, name, f.count)
-		if apierrors.IsAlreadyExists(err) {
-			return nil
-		}
-		if tries == 0 || !apierrors.IsTimeout(err) {
-			return err
-		}
-	}
-}
-
-func largeName(i int) string { return fmt.Sprintf("large-%02d", i) }
-
-// makePod makes a Pod object that is bound to a node that does not exist.
-func makePod(ctx context.Context, c kubernetes.Interface, namespace, name string,
-	labels map[string]string) error {
-	no := false
-	_, err := c.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
-		Spec: corev1.PodSpec{NodeName: "elsewhere", AutomountServiceAccountToken: &no,
-			Containers: []corev1.Container{{Name: "c", Image: "none"}}},
-	}, metav1.CreateOptions{})
-	return err
-}
 
 // readWay is a method by which veild's client reads all objects of a kind. env selects it.
 type readWay struct {
@@ -189,8 +78,12 @@ func Run(ctx context.Context, choice suite.Choice, r *suite.Run, z Sizes) (err e
 
 	cfg := rest.CopyConfig(l.Control.Config)
 	cfg.QPS, cfg.ContentType = -1, runtime.ContentTypeProtobuf
-	c, err := kubernetes.NewForConfig(cfg)
+	typed, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
+		return err
+	}
+	c := clients{typed, l.Control.Dynamic}
+	if err := defineClusterPolicies(ctx, c); err != nil {
 		return err
 	}
 	for _, namespace := range []string{good, evil} {
@@ -223,7 +116,7 @@ func Run(ctx context.Context, choice suite.Choice, r *suite.Run, z Sizes) (err e
 
 // field makes the large objects of one field, measures veild, and deletes the objects.
 func (s *run) field(ctx context.Context, control *lab.Control, n *lab.Node,
-	c kubernetes.Interface, f swollenField) error {
+	c clients, f swollenField) error {
 	if err := n.Program("veild").Kill(ctx); err != nil {
 		return err
 	}
@@ -241,24 +134,17 @@ func (s *run) field(ctx context.Context, control *lab.Control, n *lab.Node,
 		}
 	}
 
+	var names []string
 	for i := range s.sizes.Large {
-		if err := c.CoreV1().Services(evil).Delete(ctx, largeName(i),
-			metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
+		names = append(names, largeName(i))
 	}
-	now := int64(0)
-	gone := metav1.DeleteOptions{GracePeriodSeconds: &now}
-	return errors.Join(
-		c.DiscoveryV1().EndpointSlices(evil).DeleteCollection(ctx, gone, metav1.ListOptions{}),
-		c.NetworkingV1().NetworkPolicies(evil).DeleteCollection(ctx, gone, metav1.ListOptions{}),
-		c.CoreV1().Pods(evil).DeleteCollection(ctx, gone, metav1.ListOptions{}))
+	return control.DeleteObjects(ctx, f.prefix, names...)
 }
 
 // by starts veild and measures edits. Before each edit it writes a large object again. It then
 // adds the cases and kills veild. It returns an error if veild ended by itself.
 func (s *run) by(ctx context.Context, control *lab.Control, n *lab.Node,
-	c kubernetes.Interface, f swollenField, way readWay) error {
+	c clients, f swollenField, way readWay) error {
 	p, err := n.StartProgramIn(ctx, "veild", append([]string{softLimit}, way.env...))
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ func numberedAddr(i int) string {
 }
 
 // makeService makes a Service with count external IPs.
-func makeService(ctx context.Context, c kubernetes.Interface, name string, count int) error {
+func makeService(ctx context.Context, c clients, name string, count int) error {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
 	for i := range count {
@@ -43,7 +43,7 @@ func makeService(ctx context.Context, c kubernetes.Interface, name string, count
 
 // makeSlice makes an EndpointSlice with as many endpoints as the API server admits. each is the
 // number of addresses per endpoint.
-func makeSlice(ctx context.Context, c kubernetes.Interface, name string, each int) error {
+func makeSlice(ctx context.Context, c clients, name string, each int) error {
 	const endpoints = 1000
 	port := int32(80)
 	s := &discoveryv1.EndpointSlice{
