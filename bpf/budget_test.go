@@ -54,7 +54,7 @@ var budgets = map[string]budget{
 	"service_recvmsg6":     {200, 160},
 	"service_getpeername4": {200, 160},
 	"service_getpeername6": {200, 160},
-	"service_release":      {200, 160},
+	"service_pair":         {200, 160},
 }
 
 func TestProgramsKeepTheirBudgets(t *testing.T) {

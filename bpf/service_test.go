@@ -42,7 +42,6 @@ var serviceHooks = map[string]ebpf.AttachType{
 	"service_recvmsg6":     ebpf.AttachCGroupUDP6Recvmsg,
 	"service_getpeername4": ebpf.AttachCgroupInet4GetPeername,
 	"service_getpeername6": ebpf.AttachCgroupInet6GetPeername,
-	"service_release":      ebpf.AttachCgroupInetSockRelease,
 }
 
 func loadService(t *testing.T) *ebpf.Collection {

@@ -64,12 +64,37 @@ int service_getpeername6(struct bpf_sock_addr *ctx)
 	return socket_to_service6(ctx);
 }
 
-/* The program of a socket closes it. */
-SEC("cgroup/sock_release")
-int service_release(struct bpf_sock *sk)
+/* What Go asks about a UDP socket, behind 16 bytes for a frame's header, and the answer. */
+struct pair_question {
+	struct bpf_sock_tuple tuple; /* of a packet from the peer */
+	__u32 ipv6;
+	struct socket_pair pair; /* 0 if the socket has none */
+};
+
+/*
+ * Returns the pair of a connected UDP socket of the link's network namespace. Nothing attaches it:
+ * Go runs it with a question as the packet, since sock_diag shows the storage of TCP sockets alone.
+ */
+SEC("tc")
+int service_pair(struct __sk_buff *skb)
 {
-	pair_release(sk);
-	return SOCKET_GO_ON;
+	struct pair_question q;
+	struct bpf_sock *sk;
+
+	if (bpf_skb_load_bytes(skb, 16, &q, sizeof(q)))
+		return VERDICT_NEXT;
+
+	if (q.ipv6)
+		sk = bpf_sk_lookup_udp(skb, &q.tuple, sizeof(q.tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	else
+		sk = bpf_sk_lookup_udp(skb, &q.tuple, sizeof(q.tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return VERDICT_NEXT;
+
+	pair_of_socket(sk, &q.pair);
+	bpf_sk_release(sk);
+	bpf_skb_store_bytes(skb, 16, &q, sizeof(q), 0);
+	return VERDICT_NEXT;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -25,7 +25,7 @@ const (
 	sizeofMessage = 4 + sizeofID + 20 // struct inet_diag_msg
 
 	// Offsets in struct inet_diag_sockid.
-	idSport, idDport, idSrc, idDst, idCookie = 0, 2, 4, 20, 40
+	idSport, idDport, idSrc, idDst, idIf, idCookie = 0, 2, 4, 20, 36, 40
 
 	// Values of idiag_timer (net/ipv4/inet_diag.c): the retransmission timer, and the timer of a
 	// socket in time-wait, which its program has closed and which sends nothing.
@@ -50,6 +50,8 @@ type Socket struct {
 	// Local and Remote are the addresses and ports of the two ends. An IPv4 address is never
 	// mapped.
 	Local, Remote netip.AddrPort
+	// Interface is the index of the link that the socket is bound to; 0 means none.
+	Interface int
 	// Cookie is the socket cookie, which BPF programs can read too.
 	Cookie uint64
 	// Connecting reports whether a TCP socket still waits for the answer to its SYN.
@@ -269,6 +271,7 @@ func parse(m []byte) (id [sizeofID]byte, s Socket, ok bool) {
 		return netip.AddrPortFrom(a, binary.BigEndian.Uint16(id[port:]))
 	}
 	s.Local, s.Remote = end(idSrc, idSport), end(idDst, idDport)
+	s.Interface = int(binary.NativeEndian.Uint32(id[idIf:]))
 	s.Cookie = uint64(binary.NativeEndian.Uint32(id[idCookie:])) |
 		uint64(binary.NativeEndian.Uint32(id[idCookie+4:]))<<32
 	s.Connecting = m[1] == synSent

@@ -46,7 +46,8 @@ const (
 // Frontend is the value of a frontend. A frontend with Count 0 refuses connections.
 type Frontend struct {
 	// Revision is unique to this value. A program that has read a backend looks up the frontend
-	// again. An unchanged revision proves that the backend belonged to this frontend.
+	// again. An unchanged revision proves that the backend belonged to this frontend. Sockets and
+	// flows of UDP remember it: while it is unchanged, their backend is still a member.
 	Revision uint64
 	// Group is the key of affinity. It stays the same when the backends change.
 	Group uint64

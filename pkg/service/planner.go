@@ -291,6 +291,9 @@ type MapContent struct {
 	Frontends    map[FrontendKey]Frontend
 	Backends     []Backend // slots from 0 on, at least up to the last one that Frontends use
 	SourceRanges []SourceRangeKey
+	// Revision is above each revision that a frontend ever had. Sockets and flows remember the
+	// revision of a frontend for as long as they live, also when the frontend is gone.
+	Revision uint64
 }
 
 // Adopt sets the content of the maps, after a start with pinned maps and after changes that failed
@@ -310,6 +313,7 @@ func (p *Planner) Adopt(s MapContent) {
 	p.orphans = make(map[uint64][]buddy.Extent)
 	p.adopted, p.apiHeld = make(map[uint64]*group), make(map[uint32]bool)
 	p.waiting, p.left = make(map[Name]*entry), make(map[uint64]*leftover)
+	p.revision = max(p.revision, s.Revision)
 	for _, f := range s.Frontends {
 		p.revision = max(p.revision, f.Revision)
 		p.adoptExtent(f, s.Backends)

@@ -114,6 +114,17 @@ __noinline int balance_choose(struct __sk_buff *skb, int link)
 }
 
 /*
+ * Returns what a forward entry keeps once w->out.backend was found to be a member of the frontend
+ * f. The backend is in it, since a copy of an entry may have the member of another entry.
+ */
+static __always_inline __u32 balance_member(const struct work *w, const struct frontend *f)
+{
+	const struct backend *b = &w->out.backend;
+
+	return (__u32)f->revision ^ b->addr.word[2] ^ b->addr.word[3] ^ b->port;
+}
+
+/*
  * Makes the flow of w->in.key, if its destination is a service: chooses a backend and stores all
  * entries. Sets w->out.entry to the forward entry. Returns BALANCE_DONE, BALANCE_NO_SERVICE or the
  * counter of a drop.
@@ -152,6 +163,8 @@ __noinline int balance_new(struct __sk_buff *skb, __u32 now, int link)
 
 	entry_set(w, &w->out.backend.addr, w->out.backend.port,
 		FLOW_FORWARD | w->out.flags | (snat ? FLOW_SNAT : 0), now);
+	if (w->scratch.frontend.count)
+		w->out.entry.member = balance_member(w, &w->scratch.frontend);
 	if (flow_insert(&w->in.key, &w->out.entry)) {
 		/* Another processor made the flow meanwhile. All its packets go to one backend. */
 		if (!flow_read(&w->in.key, &w->out.entry))
@@ -192,24 +205,35 @@ static __noinline __u32 reply_entry_trust(struct work *w)
 }
 
 /*
- * Reports whether the UDP flow of w->in.key may stay with w->out.backend. It is not inlined, so
- * that its loop takes no stack of the functions that make flows.
+ * Reports whether the UDP flow of w->in.key, with the forward entry w->out.entry, may stay with
+ * w->out.backend. While the service does not change, that takes one look-up of the frontend. It is
+ * not inlined, so that its loop takes no stack of the functions that make flows.
  */
 __noinline int balance_may_stay(int link)
 {
 	struct work *w = work_get();
+	struct frontend *now;
 
 	if (!w)
 		return 0;
 
 	frontend_key_set(w, link);
-	return frontend_has_backend(&w->scratch.frontend_key, &w->scratch.frontend,
-		&w->out.backend.addr, w->out.backend.port);
+	now = frontend_lookup(&w->scratch.frontend_key);
+	if (now && w->out.entry.member == balance_member(w, now))
+		return 1;
+
+	if (!frontend_has_backend(&w->scratch.frontend_key, &w->scratch.frontend,
+		    &w->out.backend.addr, w->out.backend.port))
+		return 0;
+
+	w->out.entry.member = balance_member(w, &w->scratch.frontend);
+	return 1;
 }
 
 /*
  * Reports whether the client's packet w->in begins a new flow, other than the flow of its forward
- * entry f. Sets w->out.backend to the backend of f.
+ * entry, whose copy f is w->out.entry. Sets w->out.backend to the backend of f, and the member of a
+ * UDP flow.
  */
 static __always_inline int balance_is_new(struct work *w, const struct flow *f, __u32 now, int link)
 {

@@ -75,9 +75,13 @@ struct flow {
 	__u32 tag; /* see flow_tag */
 	__u32 flags;
 	__u32 used; /* seconds; see flow_now of conntrack.h */
-	/* Of a reply entry: the pod's link that the replies come by. The source passed the reverse
-	 * path filter there. An address stays with a pod for as long as the link exists. */
-	__u32 link;
+	union {
+		/* Of a reply entry: the pod's link that the replies come by. The source passed the
+		 * reverse path filter there. An address stays with a pod for as long as the link
+		 * exists. */
+		__u32 link;
+		__u32 member; /* of a forward entry: see balance_member of balance.h */
+	};
 };
 
 struct {

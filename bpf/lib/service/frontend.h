@@ -56,6 +56,17 @@ static __always_inline struct frontend *frontend_lookup(const struct frontend_ke
 	return bpf_map_lookup_elem(&service_fronts, key);
 }
 
+/*
+ * Reports whether the frontend of key has this revision now. A revision is never used again, so a
+ * backend that was a member then is one now.
+ */
+static __always_inline int frontend_is(const struct frontend_key *key, __u64 revision)
+{
+	struct frontend *now = frontend_lookup(key);
+
+	return now && *(volatile __u64 *)&now->revision == revision;
+}
+
 /* Copies the frontend now to f. Go may replace it meanwhile; see frontend_same. */
 static __always_inline void frontend_copy(struct frontend *f, const struct frontend *now)
 {

@@ -77,31 +77,43 @@ static __always_inline void socket_reply_forget(
 
 /*
  * Sets to to the backend that the socket's datagrams to key went to before. Returns 0 if there is
- * none, or if flows may not stay with it. A datagram that repeats the last service of the socket
- * writes nothing. frontend is scratch space.
+ * none, or if flows may not stay with it. While the service does not change, that takes one
+ * look-up of the frontend, and a datagram that repeats the last service writes nothing. frontend is
+ * scratch space.
  */
 static __always_inline int socket_stays(struct bpf_sock_addr *ctx, __u64 cookie,
 	const struct frontend_key *key, struct frontend *frontend, struct backend *to)
 {
 	struct socket_pair pair = {.service = key->addr, .service_port = key->port};
 	enum pair_found found = pair_find(ctx, cookie, &pair);
+	int same;
 
-	if (found == PAIR_NONE ||
-		!frontend_has_backend(key, frontend, &pair.backend, pair.backend_port))
+	if (found == PAIR_NONE)
 		return 0;
+
+	same = frontend_is(key, pair.revision);
+	if (!same) {
+		if (!frontend_has_backend(key, frontend, &pair.backend, pair.backend_port))
+			return 0;
+		pair.revision = frontend->revision;
+	}
 
 	to->addr = pair.backend;
 	to->port = pair.backend_port;
 	if (found == PAIR_KEPT || pair.flags & PAIR_DIRECT)
 		pair_store(ctx, cookie, &pair, 1);
+	else if (!same)
+		pair_confirm(ctx, &pair);
 	return 1;
 }
 
-/* Stores that the backend to stands for the service of key at the socket. */
+/* Stores that the backend to of the frontend stands for the service of key at the socket. */
 static __always_inline void socket_keep(struct bpf_sock_addr *ctx, __u64 cookie,
-	const struct frontend_key *key, const struct backend *to, int datagram)
+	const struct frontend_key *key, const struct frontend *frontend, const struct backend *to,
+	int datagram)
 {
-	struct socket_pair pair = {.service = key->addr,
+	struct socket_pair pair = {.revision = frontend->revision,
+		.service = key->addr,
 		.service_port = key->port,
 		.backend = to->addr,
 		.backend_port = to->port};
@@ -143,7 +155,7 @@ static __always_inline enum choice socket_choose(
 	}
 
 	affinity_remember(&frontend, client, 0, to);
-	socket_keep(ctx, cookie, key, to, datagram);
+	socket_keep(ctx, cookie, key, &frontend, to, datagram);
 	return choice;
 }
 

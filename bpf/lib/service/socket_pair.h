@@ -19,10 +19,11 @@
 #define PAIR_DIRECT 1
 /* The LRU maps may have other pairs of the socket. */
 #define PAIR_OTHERS 2
-/* The socket is connected by UDP. Go finds its pair in service_replies. */
+/* The socket connected by UDP. */
 #define PAIR_UDP 4
 
 struct socket_pair {
+	__u64 revision; /* of the frontend by which the backend was last found to be its member */
 	struct addr service;
 	struct addr backend;
 	__be16 service_port;
@@ -58,7 +59,7 @@ struct socket_reply {
 };
 
 struct socket_send {
-	__u64 pad1; /* not read; keeps the layout of pinned maps */
+	__u64 revision; /* as in struct socket_pair */
 	struct addr addr;
 	__be16 port;
 	__u8 pad[6];
@@ -122,17 +123,23 @@ static __always_inline void send_keep(__u64 cookie, const struct socket_pair *pa
 {
 	struct socket_key to = {
 		.cookie = cookie, .addr = pair->service, .port = pair->service_port};
-	struct socket_send now = {.addr = pair->backend, .port = pair->backend_port};
+	struct socket_send now = {
+		.revision = pair->revision, .addr = pair->backend, .port = pair->backend_port};
 	struct socket_send *send = bpf_map_lookup_elem(&service_sends, &to);
 
-	if (!send || send->port != now.port || !same_addr(&send->addr, &now.addr))
+	if (!send || send->revision != now.revision || send->port != now.port ||
+		!same_addr(&send->addr, &now.addr))
 		bpf_map_update_elem(&service_sends, &to, &now, BPF_ANY);
 }
 
-/* Stores a pair in the LRU maps, unless they have it. */
+/*
+ * Stores a pair in the LRU maps, unless they have it. Datagrams do not look for the pair of a
+ * connect.
+ */
 static __noinline void pair_keep(__u64 cookie, const struct socket_pair *pair)
 {
-	send_keep(cookie, pair);
+	if (!(pair->flags & PAIR_UDP))
+		send_keep(cookie, pair);
 	if (!(pair->flags & PAIR_DIRECT))
 		reply_keep(cookie, pair);
 }
@@ -150,12 +157,12 @@ static __always_inline int pair_read(struct socket_storage *s, struct socket_pai
 }
 
 /*
- * Makes pair the last pair of a socket that is not connected. The former pair is kept: before it
- * leaves the storage, so that its replies always find it, and again if another processor stored a
- * pair meanwhile.
+ * Makes pair the last pair of a UDP socket, which connects if flags has PAIR_UDP. The former pair
+ * is kept: before it leaves the storage, so that its replies always find it, and again if another
+ * processor stored a pair meanwhile.
  */
 static __always_inline void pair_remember(
-	struct socket_storage *s, __u64 cookie, struct socket_pair *pair)
+	struct socket_storage *s, __u64 cookie, struct socket_pair *pair, __u32 flags)
 {
 	struct socket_pair former;
 
@@ -164,7 +171,7 @@ static __always_inline void pair_remember(
 
 	bpf_spin_lock(&s->lock);
 	former = s->pair;
-	pair->flags = former.backend_port ? PAIR_OTHERS : former.flags;
+	pair->flags = former.backend_port ? flags | PAIR_OTHERS : flags;
 	s->pair = *pair;
 	bpf_spin_unlock(&s->lock);
 
@@ -172,25 +179,29 @@ static __always_inline void pair_remember(
 		pair_keep(cookie, &former);
 }
 
-/*
- * Makes pair the pair of a socket that connects. The pair of a UDP socket is in service_replies
- * too, where Go looks for sockets whose backend has gone.
- */
-static __always_inline void pair_connect(
-	struct socket_storage *s, __u64 cookie, struct socket_pair *pair, int udp)
+/* Makes pair the pair of a TCP socket that connects. */
+static __always_inline void pair_replace(struct socket_storage *s, const struct socket_pair *pair)
 {
-	struct socket_pair former;
-
 	bpf_spin_lock(&s->lock);
-	former = s->pair;
-	pair->flags = (former.flags & PAIR_OTHERS) | (udp ? PAIR_UDP : 0);
 	s->pair = *pair;
 	bpf_spin_unlock(&s->lock);
+}
 
-	if (former.flags & PAIR_UDP)
-		reply_delete(cookie, &former.backend, former.backend_port);
-	if (udp)
-		reply_keep(cookie, pair);
+/* Sets the revision of the socket's last pair, if that is still pair. */
+static __always_inline void pair_confirm(struct bpf_sock_addr *ctx, const struct socket_pair *pair)
+{
+	struct socket_storage *s = socket_storage_get(ctx, 0);
+
+	if (!s)
+		return;
+
+	bpf_spin_lock(&s->lock);
+	if (s->pair.backend_port == pair->backend_port &&
+		s->pair.service_port == pair->service_port &&
+		same_addr(&s->pair.backend, &pair->backend) &&
+		same_addr(&s->pair.service, &pair->service))
+		s->pair.revision = pair->revision;
+	bpf_spin_unlock(&s->lock);
 }
 
 /*
@@ -207,10 +218,10 @@ static __always_inline void pair_store(
 
 	if (!s)
 		pair_keep(cookie, pair);
-	else if (datagram)
-		pair_remember(s, cookie, pair);
+	else if (ctx->protocol == PROTO_UDP)
+		pair_remember(s, cookie, pair, datagram ? 0 : PAIR_UDP);
 	else
-		pair_connect(s, cookie, pair, ctx->protocol == PROTO_UDP);
+		pair_replace(s, pair);
 }
 
 /* What pair_find returns. */
@@ -243,6 +254,7 @@ static __always_inline enum pair_found pair_find(
 	if (!send)
 		return PAIR_NONE;
 
+	pair->revision = send->revision;
 	pair->backend = send->addr;
 	pair->backend_port = send->port;
 	return PAIR_KEPT;
@@ -265,7 +277,7 @@ static __always_inline void pair_forget(
 		bpf_spin_unlock(&s->lock);
 	}
 
-	if (flags & (PAIR_OTHERS | PAIR_UDP))
+	if (flags & PAIR_OTHERS)
 		reply_delete(cookie, addr, port);
 }
 
@@ -299,12 +311,8 @@ static __always_inline int pair_service(struct bpf_sock_addr *ctx, struct addr *
 	return 1;
 }
 
-/* Deletes what service_replies has for a socket that its program closes. */
-static __always_inline void pair_release(struct bpf_sock *sk)
+/* Copies the pair of a socket, which the caller holds. Returns 0 if there is none. */
+static __always_inline int pair_of_socket(struct bpf_sock *sk, struct socket_pair *to)
 {
-	struct socket_storage *s = bpf_sk_storage_get(&service_sockets, sk, NULL, 0);
-	struct socket_pair last;
-
-	if (pair_read(s, &last) && last.flags & PAIR_UDP)
-		reply_delete(bpf_get_socket_cookie(sk), &last.backend, last.backend_port);
+	return pair_read(bpf_sk_storage_get(&service_sockets, sk, NULL, 0), to);
 }

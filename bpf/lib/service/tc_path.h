@@ -224,6 +224,8 @@ __noinline int tc_find(struct __sk_buff *skb, int link)
 	if (!f)
 		return tc_new(skb, w, now, link);
 
+	if (f->member != copy->member)
+		f->member = copy->member;
 	w->out.backend.addr = copy->addr;
 	w->out.backend.port = copy->port;
 	if (flow_may_open(w, copy->flags) && tc_open(now))

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -28,7 +27,6 @@ var socketHooks = []socketHook{
 	{"service_recvmsg6", ebpf.AttachCGroupUDP6Recvmsg},
 	{"service_getpeername4", ebpf.AttachCgroupInet4GetPeername},
 	{"service_getpeername6", ebpf.AttachCgroupInet6GetPeername},
-	{"service_release", ebpf.AttachCgroupInetSockRelease},
 	{"service_connect4", ebpf.AttachCGroupInet4Connect},
 	{"service_connect6", ebpf.AttachCGroupInet6Connect},
 	{"service_sendmsg4", ebpf.AttachCGroupUDP4Sendmsg},
@@ -36,8 +34,7 @@ var socketHooks = []socketHook{
 }
 
 // connectHooks are the hooks of Config.ConnectOnly.
-var connectHooks = slices.DeleteFunc(slices.Clone(socketHooks[2:7]),
-	func(h socketHook) bool { return h.program == "service_release" })
+var connectHooks = socketHooks[2:6]
 
 // AttachSockets attaches the programs at sockets to the cgroup at path, pins the links, and returns
 // what it changed. A program of another version, or one that reads the maps of an earlier table, is

@@ -178,6 +178,13 @@ func (m *handsState) do(o order) (result, error) {
 	case "ask":
 		answer, err := servicetest.Converse(m.conns[o.ID])
 		return result{Answer: answer}, err
+	case "also": // by the same socket, to another service
+		at, err := net.ResolveUDPAddr("udp", o.To)
+		if err != nil {
+			return result{}, err
+		}
+		answer, err := servicetest.Converse(looseConn{m.conns[o.ID].(looseConn).UDPConn, at})
+		return result{Answer: answer}, err
 	case "peer":
 		return peerOf(m.conns[o.ID])
 	case "load":
@@ -188,6 +195,10 @@ func (m *handsState) do(o order) (result, error) {
 		return result{}, connects(o.To, o.Count)
 	case "sockets":
 		return result{}, manySockets(o.To, o.Count)
+	case "send":
+		return result{}, sendMany(o.To, o.Count)
+	case "connect on":
+		return connectOn(strings.Fields(o.To))
 	case "several":
 		return result{}, sendToAll(strings.Fields(o.To), o.Count)
 	case "stop":

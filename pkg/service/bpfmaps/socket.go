@@ -14,13 +14,19 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// socketStorage is the value of the map service_sockets (struct socket_storage in
-// bpf/lib/service/socket_pair.h).
-type socketStorage struct {
-	Lock                     uint32
+// socketPair is the last service and backend of a socket (struct socket_pair in
+// bpf/lib/service/socket_pair.h), and socketStorage the value of the map service_sockets (struct
+// socket_storage in the same header).
+type socketPair struct {
+	Revision                 uint64
 	Service, Backend         [16]byte
 	ServicePort, BackendPort [2]byte
 	Flags                    uint32
+}
+
+type socketStorage struct {
+	Lock, Pad uint32
+	Pair      socketPair
 }
 
 // pairDirect is the flag of a pair whose backend the socket uses by its own address
@@ -42,13 +48,11 @@ type socketReply struct {
 	Pad  [2]byte
 }
 
-// serviceOf returns the service that a connected socket reached its peer by. The zero value means
-// that it reached its peer without a service.
-func (t *Table) serviceOf(s sockdiag.Socket) (socketReply, error) {
+// serviceOf returns the service that a connected socket reached its peer by. pair is the pair of
+// the socket's storage. The zero value means that it reached its peer without a service.
+func (t *Table) serviceOf(s sockdiag.Socket, pair socketPair) (socketReply, error) {
 	peer, port := s.Remote.Addr().As16(), portOf(s.Remote)
-	var pair socketStorage
-	if _, err := binary.Decode(s.Storage, binary.NativeEndian, &pair); err == nil &&
-		pair.Backend == peer && pair.BackendPort == port {
+	if pair.Backend == peer && pair.BackendPort == port {
 		if pair.Flags&pairDirect != 0 {
 			return socketReply{}, nil
 		}
@@ -62,6 +66,56 @@ func (t *Table) serviceOf(s sockdiag.Socket) (socketReply, error) {
 		return socketReply{}, fmt.Errorf("read %s: %w", mapReplies, err)
 	}
 	return asked, nil
+}
+
+// pairOf returns the pair of a TCP socket. It is zero if the socket has no storage.
+func pairOf(s sockdiag.Socket) (pair socketPair) {
+	var stored socketStorage
+	if _, err := binary.Decode(s.Storage, binary.NativeEndian, &stored); err == nil {
+		return stored.Pair
+	}
+	return pair
+}
+
+// pairProgram is the program that returns the pair of a UDP socket. pairQuestion is its packet
+// (struct pair_question in bpf/progs/service_socket.c), and pairLink its context: struct __sk_buff
+// up to ifindex.
+const pairProgram = "service_pair"
+
+type pairQuestion struct {
+	Frame [16]byte
+	Tuple [36]byte
+	IPv6  uint32
+	Pair  socketPair
+}
+
+type pairLink struct {
+	_     [40]byte
+	Index uint32
+}
+
+// pairOfUDP returns the pair of a connected UDP socket of the calling thread's network namespace.
+// It is zero if the socket has no storage, or is gone.
+func (t *Table) pairOfUDP(s sockdiag.Socket) (socketPair, error) {
+	q := pairQuestion{IPv6: 1}
+	peer, own := s.Remote.Addr().AsSlice(), s.Local.Addr().AsSlice()
+	if s.Remote.Addr().Is4() {
+		q.IPv6 = 0
+	}
+	local, remote := portOf(s.Local), portOf(s.Remote)
+	copy(q.Tuple[:], slices.Concat(peer, own, remote[:], local[:]))
+	packet, err := binary.Append(nil, binary.NativeEndian, &q)
+	if err != nil {
+		return socketPair{}, err
+	}
+
+	o := ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)),
+		Context: pairLink{Index: uint32(s.Interface)}}
+	if _, err := t.progs[pairProgram].Run(&o); err != nil {
+		return socketPair{}, fmt.Errorf("read the storage of a socket: %w", err)
+	}
+	_, err = binary.Decode(o.DataOut, binary.NativeEndian, &q)
+	return q.Pair, err
 }
 
 // mostGiven bounds the sockets that Given reads in one network namespace, and mostGivenAll those
@@ -89,7 +143,7 @@ func (t *Table) Given(frontends []netip.AddrPort, namespaces ...string) ([]netip
 			storage := t.maps[mapSockets].FD()
 			return sockdiag.EachStored(storage, func(s sockdiag.Socket) bool {
 				read++
-				asked, err := t.serviceOf(s)
+				asked, err := t.serviceOf(s, pairOf(s))
 				if err != nil {
 					errs = append(errs, err)
 					return false

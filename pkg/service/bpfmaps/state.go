@@ -6,6 +6,7 @@ import (
 	"reflect"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/slots"
@@ -15,8 +16,20 @@ import (
 const chunk = 1 << 14
 
 // State returns the content of the table, for Planner.Adopt. It reads the backends up to the last
-// one that a frontend points to.
-func (t *Table) State() (service.MapContent, error) { return readState(t.maps) }
+// one that a frontend points to. Its Revision is the time since boot in nanoseconds: a table gets
+// less than one revision per nanosecond, and nothing that remembers a revision outlives the boot.
+func (t *Table) State() (service.MapContent, error) {
+	s, err := readState(t.maps)
+	if err != nil {
+		return s, err
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return s, fmt.Errorf("read the time since boot: %w", err)
+	}
+	s.Revision = uint64(now.Nano())
+	return s, nil
+}
 
 func readState(maps map[string]*ebpf.Map) (_ service.MapContent, err error) {
 	s := service.MapContent{Frontends: make(map[service.FrontendKey]service.Frontend)}

@@ -61,7 +61,11 @@ func (t *Table) abortUDP() (int, error) {
 
 // stale reports whether the table chose the socket's backend and would not choose it any more.
 func (t *Table) stale(s sockdiag.Socket) (bool, error) {
-	asked, err := t.serviceOf(s)
+	pair, err := t.pairOfUDP(s)
+	if err != nil {
+		return false, err
+	}
+	asked, err := t.serviceOf(s, pair)
 	if err != nil || asked == (socketReply{}) {
 		return false, err
 	}
