@@ -2,8 +2,10 @@ package nl
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
 	netlinksocket "github.com/vishvananda/netlink/nl"
@@ -13,13 +15,24 @@ import (
 // linkBuffer is the size in bytes of the receive buffer. A link change takes about 2 KiB.
 const linkBuffer = 1 << 20
 
-// WatchLinks calls changed for every existing link, and for each link that appears or changes,
-// until ctx is done; it then returns nil. It must run on a thread in the network namespace to
-// watch. If notifications are lost or the subscription breaks, it calls lost with the reason, and
-// then changed for all links again.
-func WatchLinks(ctx context.Context, changed func(*Handle, Link), lost func(error)) error {
+// LinkEvents holds the functions that WatchLinks calls.
+type LinkEvents struct {
+	// Changed gets every existing link, and each link that appears or changes.
+	Changed func(*Handle, Link)
+	// Controlled gets the index of a link whose qdiscs or filters changed, which the kernel does not
+	// report as a change of the link. It does not report programs at tcx at all. Nil means that
+	// nobody needs this.
+	Controlled func(index int)
+	// Lost gets the reason why notifications were lost, or why the subscription broke. Changed then
+	// gets all links again.
+	Lost func(error)
+}
+
+// WatchLinks calls the functions of to until ctx is done; it then returns nil. It must run on a
+// thread in the network namespace to watch.
+func WatchLinks(ctx context.Context, to LinkEvents) error {
 	for ctx.Err() == nil {
-		if err := watchOnce(ctx, changed, lost); err != nil {
+		if err := watchOnce(ctx, to); err != nil {
 			return err
 		}
 	}
@@ -31,13 +44,17 @@ func WatchLinks(ctx context.Context, changed func(*Handle, Link), lost func(erro
 // A separate handle lists the existing links. The library's option ListExisting would send the
 // request from the subscribed socket, with the group as its destination, so every listener to the
 // group would receive the request too (netlink_sendmsg, net/netlink/af_netlink.c).
-func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error)) error {
+func watchOnce(ctx context.Context, to LinkEvents) error {
 	h, err := Open()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	s, err := netlinksocket.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	groups := []uint{unix.RTNLGRP_LINK}
+	if to.Controlled != nil {
+		groups = append(groups, unix.RTNLGRP_TC)
+	}
+	s, err := netlinksocket.Subscribe(unix.NETLINK_ROUTE, groups...)
 	if err != nil {
 		return fmt.Errorf("subscribe to links: %w", err)
 	}
@@ -49,7 +66,7 @@ func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error
 	defer context.AfterFunc(ctx, s.Close)()
 	links, err := h.LinkList()
 	if errors.Is(err, netlink.ErrDumpInterrupted) {
-		lost(err)
+		to.Lost(err)
 		return nil
 	}
 
@@ -58,7 +75,7 @@ func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error
 	}
 
 	for _, l := range links {
-		changed(h, l)
+		to.Changed(h, l)
 	}
 
 	for {
@@ -68,7 +85,7 @@ func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error
 		}
 
 		if err != nil {
-			lost(err)
+			to.Lost(err)
 			return nil
 		}
 
@@ -77,16 +94,33 @@ func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error
 		}
 
 		for _, m := range messages {
-			if m.Header.Type != unix.RTM_NEWLINK {
-				continue
-			}
-			header := unix.NlMsghdr(m.Header)
-			l, err := netlink.LinkDeserialize(&header, m.Data)
-			if err != nil {
-				lost(fmt.Errorf("read link: %w", err))
+			if err := to.pass(h, m); err != nil {
+				to.Lost(err)
 				return nil
 			}
-			changed(h, l)
 		}
 	}
+}
+
+// pass calls the function that gets a message.
+func (to LinkEvents) pass(h *Handle, m syscall.NetlinkMessage) error {
+	switch m.Header.Type {
+	case unix.RTM_NEWLINK:
+		header := unix.NlMsghdr(m.Header)
+		l, err := netlink.LinkDeserialize(&header, m.Data)
+		if err != nil {
+			return fmt.Errorf("read link: %w", err)
+		}
+		to.Changed(h, l)
+
+	case unix.RTM_NEWQDISC, unix.RTM_DELQDISC, unix.RTM_NEWTFILTER, unix.RTM_DELTFILTER:
+		// The index is the second word of struct tcmsg. Filters of a shared block have none.
+		if len(m.Data) < 8 {
+			return errors.New("read a change of traffic control: it is too short")
+		}
+		if index := int32(binary.NativeEndian.Uint32(m.Data[4:])); index > 0 {
+			to.Controlled(int(index))
+		}
+	}
+	return nil
 }

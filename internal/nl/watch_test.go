@@ -29,8 +29,9 @@ func watched(t *testing.T, ns *nettest.NS) (changed <-chan string, lost <-chan e
 	done := make(chan error, 1)
 	go func() {
 		done <- ns.Do(func() error {
-			return nl.WatchLinks(ctx, func(_ *nl.Handle, l nl.Link) { names <- l.Attrs().Name },
-				func(err error) { errs <- err })
+			return nl.WatchLinks(ctx, nl.LinkEvents{
+				Changed: func(_ *nl.Handle, l nl.Link) { names <- l.Attrs().Name },
+				Lost:    func(err error) { errs <- err }})
 		})
 	}()
 	t.Cleanup(func() {

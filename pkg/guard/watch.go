@@ -13,13 +13,13 @@ import (
 // namespace. After lost notifications it reads all links again. It calls changed when the result of
 // Unguarded changes.
 func (g *Guard) Watch(ctx context.Context, changed func()) error {
-	err := nl.WatchLinks(ctx, func(h *nl.Handle, l nl.Link) {
+	err := nl.WatchLinks(ctx, nl.LinkEvents{Changed: func(h *nl.Handle, l nl.Link) {
 		if g.guardLink(h, l) {
 			changed()
 		}
-	}, func(err error) {
+	}, Lost: func(err error) {
 		g.log.Warn("link changes were lost, looking at all links again", "error", err)
-	})
+	}})
 	if err != nil {
 		return fmt.Errorf("watch links: %w", err)
 	}

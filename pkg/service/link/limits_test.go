@@ -240,23 +240,31 @@ func TestNewPodsHaveTheFastPathOnceTheyAreFinished(t *testing.T) {
 }
 
 // TestLateLimitsEndTheFastPath sets a limit, and attaches a program of others, long after the pods
-// got the fast path.
+// got the fast path. The kernel reports limits.
 func TestLateLimitsEndTheFastPath(t *testing.T) {
 	nettest.NeedBPF(t)
 	r := newRouted(t, true, true)
-	r.recheck = 10 * time.Millisecond
-	stop := r.watch(t, "u0", time.Millisecond)
 	becomes := func(link string, want uint8) {
 		t.Helper()
 		nettest.Until(t, 10*time.Second, fmt.Sprintf("%s has %04b", link, want),
 			func() bool { return r.routesOf(t, link) == want })
 	}
+	tc := func(args string) {
+		t.Helper()
+		r.host.Exec(t, nettest.NeedProgram(t, "tc"), strings.Fields(args)...)
+	}
+
+	stop := r.watch(t, "u0", time.Millisecond)
 	becomes("vpod1", wholePod)
 	becomes("vpod2", wholePod)
-
-	r.host.Exec(t, nettest.NeedProgram(t, "tc"),
-		strings.Fields("qdisc add dev vpod2 root tbf rate 1gbit burst 64kb limit 1mb")...)
+	tc("qdisc add dev vpod2 root tbf rate 1gbit burst 64kb limit 1mb")
 	becomes("vpod2", routePod|routeFrom)
+	tc("qdisc del dev vpod2 root")
+	becomes("vpod2", wholePod)
+	stop()
+
+	r.recheck = 10 * time.Millisecond
+	stop = r.watch(t, "u0", time.Millisecond)
 	detach := attachNext(t, r.index(t, "vpod1"), r.host, ingress)
 	defer detach()
 	becomes("vpod1", 0)

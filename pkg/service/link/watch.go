@@ -21,8 +21,8 @@ import (
 // of clsact. If clsact is already there, the ADD of the pod fails.
 const podPatience = 3 * time.Second
 
-// recheckEvery is the interval at which the links of the fast path are checked for limits and
-// programs of others that appeared. The kernel reports neither as a change of the link.
+// recheckEvery is the interval at which the links of the fast path are checked for programs of
+// others that appeared at tcx, which the kernel does not report.
 const recheckEvery = time.Minute
 
 // WatchLinks attaches the programs to links as they appear or change, first to those that exist,
@@ -62,11 +62,15 @@ func (s *Links) WatchLinks(ctx context.Context) error {
 
 	waiting.Go(func() { s.recheckLinks(ctx, late) })
 
-	err = nl.WatchLinks(ctx, func(h *nl.Handle, l nl.Link) {
+	err = nl.WatchLinks(ctx, nl.LinkEvents{Changed: func(h *nl.Handle, l nl.Link) {
 		s.linkChanged(h, l, late)
-	}, func(err error) {
+	}, Controlled: func(index int) {
+		if s.routing.Load() { // a limit or a filter may end the fast path
+			late.add(index)
+		}
+	}, Lost: func(err error) {
 		s.log.Warn("events of links were lost; reading all links again for services", "error", err)
-	})
+	}})
 	if err != nil {
 		return fmt.Errorf("watch links for services: %w", err)
 	}
@@ -100,7 +104,7 @@ func (s *Links) recheckLinks(ctx context.Context, late *lateLinks) {
 			return true
 		})
 		if err != nil {
-			s.log.Warn("links are not checked for limits and programs of others", "error", err)
+			s.log.Warn("links are not checked for programs of others", "error", err)
 		}
 	}
 }
