@@ -28,7 +28,8 @@ type Question struct {
 	// Count is the number of requests of TakeCensus; 0 means 30. Each request has a new socket.
 	// Keep uses one socket and sends requests until it is ended.
 	Count int
-	// Timeout bounds each request; 0 means 1 s. Pause is the time between two requests.
+	// Timeout bounds each request; 0 means 1 s, and more on a busy machine (labhost.Slow). Pause is
+	// the time between two requests.
 	Timeout, Pause time.Duration
 	// FromPort is the source port of the requests; 0 means any.
 	FromPort int
@@ -68,7 +69,7 @@ type Census struct {
 // or after three requests without an answer. Missing answers are not an error.
 func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
 	args := append([]string{"name-count", "--count", fmt.Sprint(orElse(q.Count, 30)),
-		"--timeout", orElse(q.Timeout, time.Second).String(), "--pause", q.Pause.String()},
+		"--timeout", orElse(q.Timeout, labhost.Slow(time.Second)).String(), "--pause", q.Pause.String()},
 		q.args(from)...)
 	out, err := labhost.Output(from.Command(ctx, from.Kit().Tools, args...))
 	var c Census
@@ -108,13 +109,14 @@ type Kept struct {
 }
 
 // KeepAPI starts a program that holds idle connections to the API servers by their service, and
-// waits until these are established. The program also opens 20 new connections per second. It
-// prints a line "closed N" when the N-th of the held connections has ended. End it with
+// waits until these are established. The program also opens 20 new connections per second, each of
+// which must be answered within 3 s, or more on a busy machine (labhost.Slow). It prints a line "closed N" when the N-th of the held connections has ended. End it with
 // Process.Result into a KeptAPI.
 func KeepAPI(ctx context.Context, from Place, to netip.AddrPort, hold int) (*labhost.Process,
 	error) {
 	return startTool(ctx, from, "open", "tls-hold", "--to", to.String(), "--ca",
-		from.Kit().Authority, "--hold", fmt.Sprint(hold))
+		from.Kit().Authority, "--hold", fmt.Sprint(hold),
+		"--timeout", labhost.Slow(3*time.Second).String())
 }
 
 // KeptAPI is the result of KeepAPI. Times are milliseconds since 1970.

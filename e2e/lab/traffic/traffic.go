@@ -55,7 +55,7 @@ type Exchange struct {
 	Port int
 	// Count is the number of messages; 0 means 10. Size is the bytes per message; 0 means 200.
 	Count, Size int
-	// Timeout bounds the complete exchange; 0 means 5 s.
+	// Timeout bounds the complete exchange; 0 means 5 s, and more on a busy machine (labhost.Slow).
 	Timeout time.Duration
 	// Egress makes the payload carry the lab's EgressCanary instead of Canary.
 	Egress bool
@@ -79,7 +79,7 @@ func Send(ctx context.Context, from Place, x Exchange) (Sent, error) {
 	args := []string{"echo-send", "--proto", x.Proto,
 		"--to", target(x.To, orElse(x.Port, EchoPort)), "--count", fmt.Sprint(orElse(x.Count, 10)),
 		"--size", fmt.Sprint(orElse(x.Size, 200)),
-		"--timeout", orElse(x.Timeout, 5*time.Second).String()}
+		"--timeout", orElse(x.Timeout, labhost.Slow(5*time.Second)).String()}
 	cmd := from.Command(ctx, from.Kit().Tools, args...)
 	if x.Egress {
 		cmd.Env = append(cmd.Env, CanaryEnv+"="+from.Kit().EgressCanary)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
@@ -189,12 +190,13 @@ func nodeAddr(n *lab.Node, six bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// answers takes a census until wanted accepts it, for 20 s at most, and returns the last one.
+// answers takes a census until wanted accepts it, for 20 s at most, or more on a busy machine. It
+// returns the last one.
 func answers(ctx context.Context, t *testing.T, from traffic.Place, q traffic.Question,
 	wanted func(traffic.Census) error) traffic.Census {
 	t.Helper()
 	var c traffic.Census
-	err := lab.Until(ctx, 20*time.Second, func() (err error) {
+	err := lab.Until(ctx, labhost.Slow(20*time.Second), func() (err error) {
 		if c, err = traffic.TakeCensus(ctx, from, q); err != nil {
 			return lab.Stop(err)
 		}
@@ -255,7 +257,7 @@ func refusedAtOnce(c traffic.Census) error {
 	switch {
 	case c.Refused == 0 || c.Refused != c.Failed || len(c.Names) > 0:
 		return fmt.Errorf("%d refused, %d failed: %s", c.Refused, c.Failed, c.Error)
-	case c.SlowestMillis > 250:
+	case c.SlowestMillis > float64(labhost.Slow(250*time.Millisecond).Milliseconds()):
 		return fmt.Errorf("refused after %.0f ms", c.SlowestMillis)
 	}
 	return nil

@@ -259,9 +259,9 @@ func servicesByAddress(ctx context.Context, t *testing.T, l *lab.Lab) {
 // reach talks to port 80 of a service from a pod or a host, and tries until it answers.
 func reach(ctx context.Context, t *testing.T, from traffic.Place, addr string) {
 	t.Helper()
-	err := lab.Until(ctx, 10*time.Second, func() error {
+	err := lab.Until(ctx, labhost.Slow(10*time.Second), func() error {
 		_, err := traffic.Send(ctx, from, traffic.Exchange{To: netip.MustParseAddr(addr), Port: 80,
-			Count: 1, Timeout: 2 * time.Second})
+			Count: 1, Timeout: labhost.Slow(2 * time.Second)})
 		return err
 	})
 	if err != nil {
@@ -416,7 +416,7 @@ func (k *keeper) lived(ctx context.Context, t *testing.T) {
 		return
 	}
 	if !slices.Equal(r.Names, []string{"b"}) ||
-		r.MaxGapMillis > float64(longestGap.Milliseconds()) {
+		r.MaxGapMillis > float64(labhost.Slow(longestGap).Milliseconds()) {
 		t.Errorf("one connection of %s had the answers %+v", k.what, r)
 	}
 	t.Logf("one connection of %s through it all: %+v", k.what, r)

@@ -12,10 +12,37 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
+// askSmall sends small datagrams to a server of tellSource until one is answered. The kernel adds
+// the local route of an IPv6 address some time after the address (addrconf_dad_work in
+// net/ipv6/addrconf.c), longer on a busy machine. A datagram that comes earlier is lost.
+func askSmall(t *testing.T, ns *nettest.NS, to string) {
+	t.Helper()
+	nettest.Until(t, servicetest.Patience, "an answer of "+to, func() (answered bool) {
+		ns.Run(t, func() error {
+			c, err := net.Dial("udp", to)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if err := c.SetDeadline(time.Now().Add(servicetest.Patience / 10)); err != nil {
+				return err
+			}
+			if _, err := c.Write([]byte("?")); err != nil {
+				return err
+			}
+			_, err = c.Read(make([]byte, 64))
+			answered = err == nil
+			return nil
+		})
+		return answered
+	})
+}
+
 // askLarge sends a datagram larger than the MTU to a server of tellSource and expects it back. It
 // checks the source that the server sees.
 func askLarge(t *testing.T, ns *nettest.NS, to, want string) {
 	t.Helper()
+	askSmall(t, ns, to)
 	ns.Run(t, func() error {
 		c, err := net.Dial("udp", to)
 		if err != nil {
