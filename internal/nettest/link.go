@@ -2,10 +2,12 @@ package nettest
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -108,9 +110,36 @@ func addAddrs(name string, addrs []netip.Prefix) error {
 			if err := h.AddrAdd(link, addr); err != nil {
 				return fmt.Errorf("add address %s to %s: %w", p, name, err)
 			}
+			if p.Addr().Is6() && link.Attrs().Flags&net.FlagUp != 0 {
+				if err := waitLocal(p.Addr()); err != nil {
+					return fmt.Errorf("wait for address %s of %s: %w", p, name, err)
+				}
+			}
 		}
 		return nil
 	})
+}
+
+// localPatience bounds waitLocal.
+const localPatience = 10 * time.Second
+
+// waitLocal waits until the calling thread's network namespace takes packets to an IPv6 address.
+// The kernel adds the local route some time after the address (addrconf_dad_work in
+// net/ipv6/addrconf.c), on a busy machine a second later. It returns nil after localPatience too,
+// since rules of the test may lead elsewhere.
+func waitLocal(addr netip.Addr) error {
+	r, err := nl.OpenRouter()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for deadline := time.Now().Add(localPatience); time.Now().Before(deadline); {
+		if way, err := r.Way(nl.Packet{Dst: addr}); err == nil && way.Local {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil
 }
 
 // AddRoute adds a route to dst through link. Its next hop is gw. If gw is the zero Addr, dst is on
