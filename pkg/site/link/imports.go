@@ -160,6 +160,7 @@ func sameService(has, want corev1.ServiceSpec) bool {
 		has.IPFamilyPolicy == nil || *has.IPFamilyPolicy != *want.IPFamilyPolicy ||
 		(has.SessionAffinity == corev1.ServiceAffinityClientIP) !=
 			(want.SessionAffinity == corev1.ServiceAffinityClientIP) ||
+		!equality.Semantic.DeepEqual(has.InternalTrafficPolicy, want.InternalTrafficPolicy) ||
 		!equality.Semantic.DeepEqual(has.SessionAffinityConfig, want.SessionAffinityConfig) {
 		return false
 	}

@@ -12,7 +12,8 @@
 //   - A site that is not read yet, or that states nothing, changes nothing: its objects stay.
 //   - A site that states a range that overlaps one of this cluster gets no object.
 //   - If exports of several clusters differ, the oldest decides. The age of a site's export counts
-//     from the time at which this cluster first saw it, so that a site cannot forge it.
+//     from the time that the site states, but from at most ten seconds before this cluster first
+//     saw it. So a forged time displaces no export that was there before.
 //
 // Start reading at Plan, then merge.go.
 package mirror

@@ -18,6 +18,8 @@ type Source struct {
 	// First is the age of the export.
 	First   time.Time
 	Service *record.Service
+	// Own reports whether the source is this cluster.
+	Own bool
 	// Kept reports whether the EndpointSlices of the source stay as they are.
 	Kept bool
 }
@@ -47,41 +49,45 @@ func merge(sources []*Source) *Import {
 	m.Service.Slices = nil
 	m.Service.Ports = slices.Clone(oldest.Service.Ports)
 
-	reasons := map[mcs.ServiceExportConditionReason]bool{}
 	var differ []string
 	for _, s := range sources[1:] {
-		before := len(reasons)
-		if s.Service.Headless != m.Service.Headless {
-			reasons[mcs.ServiceExportReasonTypeConflict] = true
-		}
-		if (s.Service.AffinitySeconds == 0) != (m.Service.AffinitySeconds == 0) {
-			reasons[mcs.ServiceExportReasonSessionAffinityConflict] = true
-		} else if s.Service.AffinitySeconds != m.Service.AffinitySeconds {
-			reasons[mcs.ServiceExportReasonSessionAffinityConfigConflict] = true
-		}
-		if s.Service.V4 != oldest.Service.V4 || s.Service.V6 != oldest.Service.V6 {
-			reasons[mcs.ServiceExportReasonIPFamilyConflict] = true
-		}
-		if !slices.Equal(s.Service.Ports, oldest.Service.Ports) {
-			reasons[mcs.ServiceExportReasonPortConflict] = true
+		if reasons := differences(s.Service, oldest.Service); len(reasons) > 0 {
+			m.Reasons = append(m.Reasons, reasons...)
+			differ = append(differ, s.Cluster)
 		}
 		m.addPorts(s.Service.Ports)
 		m.Service.V4, m.Service.V6 = m.Service.V4 || s.Service.V4, m.Service.V6 || s.Service.V6
-		if len(reasons) > before {
-			differ = append(differ, s.Cluster)
-		}
 	}
 
-	if len(reasons) > 0 {
-		for r := range reasons {
-			m.Reasons = append(m.Reasons, string(r))
-		}
+	if len(differ) > 0 {
 		slices.Sort(m.Reasons)
+		m.Reasons = slices.Compact(m.Reasons)
 		m.Conflict = fmt.Sprintf("the exports of %s differ from the export of %s, which is the "+
 			"oldest and decides: make the Services "+
 			"alike", strings.Join(differ, ", "), oldest.Cluster)
 	}
 	return m
+}
+
+// differences returns the reasons of the condition Conflict between two exports of a service.
+func differences(a, b *record.Service) (reasons []string) {
+	for reason, differ := range map[mcs.ServiceExportConditionReason]bool{
+		mcs.ServiceExportReasonTypeConflict: a.Headless != b.Headless,
+		mcs.ServiceExportReasonSessionAffinityConflict: (a.AffinitySeconds == 0) !=
+			(b.AffinitySeconds == 0),
+		mcs.ServiceExportReasonSessionAffinityConfigConflict: a.AffinitySeconds !=
+			b.AffinitySeconds && a.AffinitySeconds > 0 && b.AffinitySeconds > 0,
+		mcs.ServiceExportReasonInternalTrafficPolicyConflict: a.InternalLocal != b.InternalLocal,
+		mcs.ServiceExportReasonTrafficDistributionConflict: a.TrafficDistribution !=
+			b.TrafficDistribution,
+		mcs.ServiceExportReasonIPFamilyConflict: a.V4 != b.V4 || a.V6 != b.V6,
+		mcs.ServiceExportReasonPortConflict:     !slices.Equal(a.Ports, b.Ports),
+	} {
+		if differ {
+			reasons = append(reasons, string(reason))
+		}
+	}
+	return reasons
 }
 
 // addPorts adds the ports that conflict with no present one by name, or by number and protocol.
@@ -98,10 +104,10 @@ func (m *Import) addPorts(ports []record.Port) {
 	}
 }
 
-// preferLocal uses endpoints of other clusters only where the cluster called own has no ready one.
-func (m *Import) preferLocal(own string) {
+// preferLocal uses endpoints of other clusters only where this cluster has no ready one.
+func (m *Import) preferLocal() {
 	m.PreferLocal = true
-	m.lower(func(s *Source, _ record.Endpoint) bool { return s.Cluster != own })
+	m.lower(func(s *Source, _ record.Endpoint) bool { return !s.Own })
 }
 
 // lower lets some endpoints count as endpoints that terminate and serve, in each family in which

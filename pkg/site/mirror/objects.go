@@ -62,11 +62,8 @@ func (m *Import) Derived(k record.Key) *corev1.Service {
 	if m.Service.Headless {
 		s.Spec.ClusterIP = corev1.ClusterIPNone
 	}
-	if n := m.Service.AffinitySeconds; n > 0 {
-		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
-			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &n}}
-	}
+	s.Spec.SessionAffinity, s.Spec.SessionAffinityConfig = m.affinity()
+	s.Spec.InternalTrafficPolicy = m.internal()
 	for _, p := range m.Service.Ports {
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: p.Name, Port: p.Port,
 			Protocol: corev1.Protocol(p.Protocol), AppProtocol: orNil(p.AppProtocol)})
@@ -100,19 +97,10 @@ func (m *Import) ServiceImport(k record.Key, ips []string) (*mcs.ServiceImport, 
 	if m.Service.Headless {
 		s.Spec.Type, s.Spec.IPs = mcs.Headless, nil
 	}
-	if m.Service.V4 {
-		s.Spec.IPFamilies = append(s.Spec.IPFamilies, corev1.IPv4Protocol)
-	}
-	if m.Service.V6 {
-		s.Spec.IPFamilies = append(s.Spec.IPFamilies, corev1.IPv6Protocol)
-	}
-
-	s.Spec.SessionAffinity = corev1.ServiceAffinityNone
-	if n := m.Service.AffinitySeconds; n > 0 {
-		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
-			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &n}}
-	}
+	s.Spec.IPFamilies = m.families(s.Spec.IPs)
+	s.Spec.SessionAffinity, s.Spec.SessionAffinityConfig = m.affinity()
+	s.Spec.InternalTrafficPolicy = m.internal()
+	s.Spec.TrafficDistribution = orNil(m.Service.TrafficDistribution)
 	for _, p := range m.Service.Ports {
 		s.Spec.Ports = append(s.Spec.Ports, mcs.ServicePort{Name: p.Name, Port: p.Port,
 			Protocol: corev1.Protocol(p.Protocol), AppProtocol: orNil(p.AppProtocol)})
@@ -121,11 +109,55 @@ func (m *Import) ServiceImport(k record.Key, ips []string) (*mcs.ServiceImport, 
 	return s, nil
 }
 
+// families returns the families of the addresses of an import, in the order of the addresses. While
+// it has no address, they are the families of the service. A cluster may have one of them only.
+func (m *Import) families(ips []string) (out []corev1.IPFamily) {
+	for _, text := range ips {
+		if a, err := netip.ParseAddr(text); err == nil && a.Is4() {
+			out = append(out, corev1.IPv4Protocol)
+		} else if err == nil {
+			out = append(out, corev1.IPv6Protocol)
+		}
+	}
+	if len(out) > 0 {
+		return out
+	}
+	if m.Service.V4 {
+		out = append(out, corev1.IPv4Protocol)
+	}
+	if m.Service.V6 {
+		out = append(out, corev1.IPv6Protocol)
+	}
+	return out
+}
+
+func (m *Import) affinity() (corev1.ServiceAffinity, *corev1.SessionAffinityConfig) {
+	n := m.Service.AffinitySeconds
+	if n == 0 {
+		return corev1.ServiceAffinityNone, nil
+	}
+	return corev1.ServiceAffinityClientIP, &corev1.SessionAffinityConfig{
+		ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &n}}
+}
+
+func (m *Import) internal() *corev1.ServiceInternalTrafficPolicy {
+	policy := corev1.ServiceInternalTrafficPolicyCluster
+	if m.Service.InternalLocal {
+		policy = corev1.ServiceInternalTrafficPolicyLocal
+	}
+	return &policy
+}
+
 // ServiceOf returns the service that a ServiceImport with this spec describes, without endpoints.
 func ServiceOf(spec mcs.ServiceImportSpec) *record.Service {
 	s := &record.Service{Headless: spec.Type == mcs.Headless,
 		V4: slices.Contains(spec.IPFamilies, corev1.IPv4Protocol),
-		V6: slices.Contains(spec.IPFamilies, corev1.IPv6Protocol)}
+		V6: slices.Contains(spec.IPFamilies, corev1.IPv6Protocol),
+		InternalLocal: spec.InternalTrafficPolicy != nil &&
+			*spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal}
+	if spec.TrafficDistribution != nil {
+		s.TrafficDistribution = *spec.TrafficDistribution
+	}
 	if c := spec.SessionAffinityConfig; c != nil && c.ClientIP != nil &&
 		c.ClientIP.TimeoutSeconds != nil {
 		s.AffinitySeconds = *c.ClientIP.TimeoutSeconds
@@ -155,8 +187,7 @@ func (m *Import) EndpointSlices(k record.Key) (out []*discoveryv1.EndpointSlice)
 						return e.Address.Is4() != v4
 					})
 				for part := range slices.Chunk(of, sliceSize) {
-					out = append(out, endpointSlice(k, source.Cluster, n, m.Service.Headless, ports,
-						part))
+					out = append(out, endpointSlice(k, source, n, m.Service.Headless, ports, part))
 					n++
 				}
 			}
@@ -182,26 +213,31 @@ func (m *Import) usable(ports []record.Port) []discoveryv1.EndpointPort {
 	return out
 }
 
-// endpointSlice returns EndpointSlice n of a source. All endpoints are of one family.
-func endpointSlice(k record.Key, cluster string, n int, headless bool,
+// endpointSlice returns EndpointSlice n of a source. All endpoints are of one family. Only those of
+// this cluster have the names of their nodes: nodes of two clusters may have one name, and
+// internalTrafficPolicy Local selects by it.
+func endpointSlice(k record.Key, source *Source, n int, headless bool,
 	ports []discoveryv1.EndpointPort, endpoints []record.Endpoint) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace,
-			Name: fmt.Sprintf("%s-%s-%d", DerivedName(k.Name), cluster, n),
+			Name: fmt.Sprintf("%s-%s-%d", DerivedName(k.Name), source.Cluster, n),
 			Labels: map[string]string{discoveryv1.LabelServiceName: DerivedName(k.Name),
 				discoveryv1.LabelManagedBy: ManagedBy, mcs.LabelServiceName: k.Name,
-				mcs.LabelSourceCluster: cluster}},
+				mcs.LabelSourceCluster: source.Cluster}},
 		AddressType: addressType(endpoints[0].Address), Ports: ports}
 	if headless {
 		s.Labels[corev1.IsHeadlessService] = ""
 	}
 	for _, e := range endpoints {
-		s.Endpoints = append(s.Endpoints,
-			discoveryv1.Endpoint{Addresses: []string{e.Address.String()},
-				Hostname: orNil(e.Hostname),
-				Conditions: discoveryv1.EndpointConditions{Ready: &e.Ready,
-					Serving: &e.Serving, Terminating: &e.Terminating}})
+		out := discoveryv1.Endpoint{Addresses: []string{e.Address.String()},
+			Hostname: orNil(e.Hostname),
+			Conditions: discoveryv1.EndpointConditions{Ready: &e.Ready,
+				Serving: &e.Serving, Terminating: &e.Terminating}}
+		if source.Own {
+			out.NodeName = orNil(e.Node)
+		}
+		s.Endpoints = append(s.Endpoints, out)
 	}
 	return s
 }

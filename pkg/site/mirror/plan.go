@@ -128,18 +128,18 @@ func Plan(in Input) Output {
 
 	dead := newPrefixes(in.Dead)
 	for k, own := range in.Own {
-		sources[k] = append(sources[k], &Source{Cluster: in.Cluster, First: own.Created,
-			Service: own.Service})
+		sources[k] = append(sources[k], &Source{Cluster: in.Cluster, Own: true,
+			First: own.Created, Service: own.Service})
 	}
 	for k, all := range sources {
 		out.Imports[k] = merge(all)
 		if len(in.Dead) > 0 {
 			out.Imports[k].lower(func(s *Source, e record.Endpoint) bool {
-				return s.Cluster != in.Cluster && dead.contains(e.Address)
+				return !s.Own && dead.contains(e.Address)
 			})
 		}
 		if in.Existing[k].PreferLocal {
-			out.Imports[k].preferLocal(in.Cluster)
+			out.Imports[k].preferLocal()
 		}
 	}
 	return out
@@ -256,12 +256,30 @@ func (in Input) planServices(s Site, r *Report, sources map[record.Key][]*Source
 
 		first, known := in.Existing[k].First[s.Name]
 		if !known {
-			first = in.Now
+			first = in.age(s.Services[k].Created)
 		}
 		r.Imports++
 		r.Endpoints += accepted.Endpoints()
 		sources[k] = append(sources[k], &Source{Cluster: s.Name, First: first, Service: &accepted})
 	}
+}
+
+// trusted is how much older than its first sight the export of a site may state to be. It covers
+// the time in which one cluster reads another. So two clusters that export a service one after the
+// other agree about which of them was first, and a forged time displaces no export that is older.
+const trusted = 10 * time.Second
+
+// age returns the age of an export of a site that is seen for the first time. created is what the
+// site states, or zero.
+func (in Input) age(created time.Time) time.Time {
+	earliest := in.Now.Add(-trusted)
+	switch {
+	case created.IsZero() || created.After(in.Now):
+		return in.Now
+	case created.Before(earliest):
+		return earliest
+	}
+	return created
 }
 
 func inAny(ranges []netip.Prefix, a netip.Addr) bool {

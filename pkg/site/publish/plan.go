@@ -152,6 +152,7 @@ func (in Input) candidates(site cluster.Site) (all []candidate) {
 		if svc != nil && svc.Exportable() == "" && cluster.ExportedTo(e.Annotations, site.Name) {
 			c := candidate{Export: e}
 			c.service, c.left = svc.Record(in.PodRanges)
+			c.service.Created = e.Created
 			all = append(all, c)
 		}
 	}

@@ -213,3 +213,18 @@ func TestLongExportIsShortened(t *testing.T) {
 		})
 	}
 }
+
+// The record of a service has the settings of the Service, and the age of its export.
+func TestSettingsAreStated(t *testing.T) {
+	in := input()
+	in.Exports[0].Created = time.Unix(1000, 0).UTC()
+	local, hint := corev1.ServiceInternalTrafficPolicyLocal, "PreferClose"
+	in.Services[web].Spec.InternalTrafficPolicy = &local
+	in.Services[web].Spec.TrafficDistribution = &hint
+	r, err := record.Decode("service.shop.web", publish.Plan(in, open).Records["service.shop.web"])
+	errtest.Must(t, err)
+	if s := r.Service; !s.InternalLocal || s.TrafficDistribution != hint ||
+		!s.Created.Equal(in.Exports[0].Created) {
+		t.Errorf("%+v", s)
+	}
+}

@@ -53,6 +53,9 @@ func (s *Service) Record(ranges []netip.Prefix) (r *record.Service, left int) {
 			r.AffinitySeconds = *c.ClientIP.TimeoutSeconds
 		}
 	}
+	r.InternalLocal = s.Spec.InternalTrafficPolicy != nil &&
+		*s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
+	r.TrafficDistribution = valueOf(s.Spec.TrafficDistribution)
 	for _, p := range s.Spec.Ports {
 		r.Ports = append(r.Ports, record.Port{Name: p.Name, Protocol: protocolOf(&p.Protocol),
 			Port: p.Port, AppProtocol: valueOf(p.AppProtocol)})

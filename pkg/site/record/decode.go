@@ -14,15 +14,18 @@ import (
 
 // Names of Kubernetes: a DNS label and a DNS subdomain (RFC 1123), and a label with a prefix.
 var (
-	label       = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
-	subdomain   = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
-	appProtocol = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?` +
+	label     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	subdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+	prefixed  = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?` +
 		`[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 )
 
 // maxNode bounds the name of a node. The names of its SiteNode and its record are longer, and an
 // object's name has at most 253 bytes.
 const maxNode = 180
+
+// maxPrefixed bounds a label with a prefix, bytes.
+const maxPrefixed = 253
 
 // maxDigest bounds Head.Digest, bytes.
 const maxDigest = 64
@@ -87,6 +90,8 @@ func (s *Service) check() error {
 		return fmt.Errorf("service: %d slices, more than %d", len(s.Slices), MaxSlices)
 	case s.AffinitySeconds < 0 || s.AffinitySeconds > maxAffinity:
 		return fmt.Errorf("service: affinitySeconds is %d", s.AffinitySeconds)
+	case !isPrefixed(s.TrafficDistribution):
+		return errors.New("service: trafficDistribution is malformed")
 	case len(s.Ports) == 0 && !s.Headless:
 		return errors.New("service: it has no port")
 	}
@@ -119,6 +124,11 @@ func (s *Service) check() error {
 	return nil
 }
 
+// isPrefixed reports whether s is a label with an optional prefix, or "".
+func isPrefixed(s string) bool {
+	return s == "" || len(s) <= maxPrefixed && prefixed.MatchString(s)
+}
+
 // checkPorts checks ports by the rules for a Service's ports.
 func checkPorts(ports []Port) error {
 	if len(ports) > MaxPorts {
@@ -135,8 +145,7 @@ func checkPorts(ports []Port) error {
 			return fmt.Errorf("%d is not a port", p.Port)
 		case !slices.Contains([]string{"TCP", "UDP", "SCTP"}, p.Protocol):
 			return fmt.Errorf("%q is not a protocol", p.Protocol)
-		case p.AppProtocol != "" && (len(p.AppProtocol) > 253 ||
-			!appProtocol.MatchString(p.AppProtocol)):
+		case !isPrefixed(p.AppProtocol):
 			return errors.New("appProtocol is malformed")
 		}
 		seen[p.Name] = true

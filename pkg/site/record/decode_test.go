@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/site/record"
@@ -57,6 +58,9 @@ func TestDecode(t *testing.T) {
 			"0 is not a port"},
 		{"a port twice", "service.shop.web", service(`{"ports":[{"name":"a","protocol":"TCP",` +
 			`"port":1},{"name":"a","protocol":"TCP","port":2}]}`), "two ports"},
+		{"a hint with a space", "service.shop.web",
+			`{"service":{"headless":true,"trafficDistribution":"a b"}}`,
+			"trafficDistribution is malformed"},
 		{"a protocol", "service.shop.web", service(`{"ports":[{"protocol":"ICMP","port":1}]}`),
 			"not a protocol"},
 		{"endpoints at the bound", "service.shop.web",
@@ -82,7 +86,8 @@ func TestDecode(t *testing.T) {
 // What a cluster encodes, the other one decodes.
 func TestEncode(t *testing.T) {
 	k := record.Key{Namespace: "shop", Name: "web"}
-	want := record.Service{V4: true, AffinitySeconds: 10,
+	want := record.Service{V4: true, AffinitySeconds: 10, InternalLocal: true,
+		TrafficDistribution: "PreferClose", Created: time.Unix(1000, 0).UTC(),
 		Ports: []record.Port{{Protocol: "TCP", Port: 80, AppProtocol: "kubernetes.io/h2c"}},
 		Slices: []record.Slice{{Ports: []record.Port{{Protocol: "TCP", Port: 8080}},
 			Endpoints: []record.Endpoint{{Address: netip.MustParseAddr("10.245.1.5"),

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
@@ -57,9 +58,16 @@ type Head struct {
 type Service struct {
 	// Headless reports whether the service has no cluster IP.
 	Headless bool `json:"headless,omitempty"`
+	// Created is the creation time of the export. It is zero if the exporting cluster does not
+	// state it.
+	Created time.Time `json:"created,omitzero"`
 	// AffinitySeconds is the timeout of sessionAffinity ClientIP; 0 means None.
-	AffinitySeconds int32  `json:"affinitySeconds,omitempty"`
-	Ports           []Port `json:"ports,omitempty"`
+	AffinitySeconds int32 `json:"affinitySeconds,omitempty"`
+	// InternalLocal reports whether internalTrafficPolicy is Local. Otherwise it is Cluster.
+	InternalLocal bool `json:"internalLocal,omitempty"`
+	// TrafficDistribution is the hint of that name, or "".
+	TrafficDistribution string `json:"trafficDistribution,omitempty"`
+	Ports               []Port `json:"ports,omitempty"`
 	// V4 and V6 report whether the service has the family.
 	V4     bool    `json:"v4,omitempty"`
 	V6     bool    `json:"v6,omitempty"`
