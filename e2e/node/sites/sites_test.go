@@ -42,6 +42,15 @@ func newPair(t *testing.T) (context.Context, pair) {
 		newSide(ctx, t, lb, "b", "10.245.0.0/16", "198.51.100.0/24")}
 }
 
+// introduce makes each cluster a site of the other, with credentials for it.
+func (p pair) introduce(ctx context.Context, t *testing.T) {
+	t.Helper()
+	p.a.knows(p.b)
+	p.b.knows(p.a)
+	p.a.invite(ctx, t, p.b)
+	p.b.invite(ctx, t, p.a)
+}
+
 // until waits until a check returns nil.
 func until(ctx context.Context, t *testing.T, what string, check func() error) {
 	t.Helper()
@@ -54,10 +63,7 @@ func until(ctx context.Context, t *testing.T, what string, check func() error) {
 // that is forged. The parts build on each other.
 func TestLink(t *testing.T) {
 	ctx, p := newPair(t)
-	p.a.knows(p.b)
-	p.b.knows(p.a)
-	p.a.invite(ctx, t, p.b)
-	p.b.invite(ctx, t, p.a)
+	p.introduce(ctx, t)
 	p.a.start(ctx)
 	p.b.start(ctx)
 
