@@ -187,6 +187,12 @@ conformance-policy: cluster-image ## the upstream's own tests of ClusterNetworkP
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance --cluster-policies --nodes $(or $(NODES),2) --out $(OUT)/conformance-policy $(if $(FOCUS),--focus '$(FOCUS)') $(if $(LIMIT),--limit $(LIMIT))
 
+.PHONY: conformance-sites
+conformance-sites: cluster-image ## mcs-api's own tests on two linked clusters of virtual machines, out/conformance-sites/result.json (MCS_API=FOLDER, a checkout of github.com/kubernetes-sigs/mcs-api; FOCUS=REGEXP, SERVICE_PROXY=ebpf, LIMIT=1h)
+	@hack/build-conformance.sh sites '$(MCS_API)'
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance --sites --nodes $(or $(NODES),2) --out $(OUT)/conformance-sites $(if $(FOCUS),--focus '$(FOCUS)') $(if $(SERVICE_PROXY),--service-proxy $(SERVICE_PROXY)) $(if $(LIMIT),--limit $(LIMIT))
+
 .PHONY: test-volumes
 test-volumes: cluster-image ## volumes on the kernel of a virtual machine, beside stock cryptsetup (RUN=REGEXP)
 	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_DM_RUN='$(RUN)' $(GO) test -count=1 -timeout 45m -v -run '^TestVolumes$$' ./e2e/kernel

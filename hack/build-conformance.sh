@@ -8,17 +8,27 @@
 #                                     module in hack/tools/network-policy-api; their image is
 #                                     out/images/conformance-policy.tar, with the program of
 #                                     hack/tools/agnhost
+#   hack/build-conformance.sh sites FOLDER  for `make conformance-sites`: FOLDER is a checkout of mcs-api,
+#                                     github.com/kubernetes-sigs/mcs-api. Its tests are
+#                                     out/mcs-api/conformance.test, and their images
+#                                     out/images/conformance-sites.tar, from Debian packages
 # 10 minutes on two cores when nothing is cached; what has not changed is kept.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 what=${1:-e2e}
-[[ $what == e2e || $what == policy ]] || die "no tests are called $what: write policy, or nothing"
-programs=(agnhost regression-issue-74839)
-[[ $what == policy ]] || programs+=(kubectl e2e.test)
+[[ $what =~ ^(e2e|policy|sites)$ ]] || die "no tests are called $what: write policy, sites, or nothing"
 "$ROOT/hack/vm/deps.sh"
-"$ROOT/hack/build-kubernetes.sh" "${programs[@]}"
-"$ROOT/hack/build-node.sh"
+if [[ $what == sites ]]; then
+	[[ -n ${2:-} && -f $2/conformance/go.mod ]] ||
+		die "${2:-no folder} is not a checkout of github.com/kubernetes-sigs/mcs-api with its tests (v0.5.0 or later)"
+	suite=$(cd "$2/conformance" && pwd)
+else
+	programs=(agnhost regression-issue-74839)
+	[[ $what == policy ]] || programs+=(kubectl e2e.test)
+	"$ROOT/hack/build-kubernetes.sh" "${programs[@]}"
+	"$ROOT/hack/build-node.sh"
+fi
 
 here=$ROOT/hack/conformance
 root=$OUT/images/conformance-root.tar
@@ -42,6 +52,36 @@ from=$({
 if ! built_from "$root" "$from"; then
 	[[ -n $(debian_sources) ]] || die "no Debian archive in this machine's apt configuration: run apt-get update, or add one"
 	progress "unpack ${#packages[@]} Debian packages for the images" make_root
+fi
+
+if [[ $what == sites ]]; then
+	mcs=$OUT/mcs-api
+	mkdir -p "$mcs"
+	make_suite() {
+		cd "$suite"
+		CGO_ENABLED=0 GOFLAGS='' nice go test -c -trimpath -buildvcs=false -ldflags '-s -w' -o "$mcs/conformance.test.new" .
+		mv "$mcs/conformance.test.new" "$mcs/conformance.test"
+		echo "$from" >"$mcs/conformance.test.from"
+	}
+	from=$({
+		go env GOVERSION GOARCH
+		cat "$suite"/*.* "$suite"/../go.* "${BASH_SOURCE[0]}"
+		find "$suite/../pkg" -name '*.go' -print0 | sort -z | xargs -0 cat
+	} | sha256sum | cut -d' ' -f1)
+	built_from "$mcs/conformance.test" "$from" || progress "build the tests of mcs-api" make_suite
+
+	# The tests name their images: nodes have ours by these names.
+	mapfile -t images < <(sed -nE 's/^\s*Image:\s*"([^"]+)".*/\1/p' "$suite"/*.go | sort -u)
+	names=$(IFS=,; echo "${images[*]}")
+	archive=$OUT/images/conformance-sites.tar
+	make_site_images() {
+		cd "$ROOT"
+		go run ./hack/conformance --root "$root" --out "$archive" --images "$names"
+		echo "$from" >"$archive.from"
+	}
+	from=$(cat "$root.from" "$here"/*.go <(echo "$names") | sha256sum | cut -d' ' -f1)
+	built_from "$archive" "$from" || progress "make the images of the tests of mcs-api" make_site_images
+	exit
 fi
 
 # make_images ARCHIVE AGNHOST MODULE ARGUMENTS...

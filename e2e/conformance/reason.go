@@ -140,13 +140,19 @@ type Suite struct {
 	Arguments []string
 
 	reasons []reason
+	// mark is in the names of specs that the report counts by themselves, and that run first.
+	mark string
+	// contexts are the contexts of the two clusters of Sites. It is empty in other suites.
+	contexts string
 	// names is the path of the file with the names of a Go test's subtests. It is empty if the
 	// specs are in e2e.test.
 	names string
 }
 
 // Network returns the specs of networking.
-func Network() Suite { return Suite{Group: upstream.Group, reasons: table} }
+func Network() Suite {
+	return Suite{Group: upstream.Group, reasons: table, mark: "[Conformance]"}
+}
 
 // Volumes returns the upstream's specs for external storage drivers. They test Kubeveil's driver as
 // the file definition describes it.

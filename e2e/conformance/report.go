@@ -200,13 +200,12 @@ func (r *Report) WriteMarkdown(w io.Writer, on string) error {
 	fmt.Fprintf(&b, "| passed | failed, known | failed, no reason | skipped "+
 		"|\n|---|---|---|---|\n| %d | %d | %d | %d |\n",
 		len(passed), len(failed)-len(r.Unexplained()), len(r.Unexplained()), len(skipped))
-	conformance := func(v Verdict) bool { return strings.Contains(v.Name, "[Conformance]") }
-	all := len(r.only(conformance))
-	if all > 0 {
-		fmt.Fprintf(&b, "\nOf the %d that are marked [Conformance], %d passed.\n", all,
-			len(r.only(func(v Verdict) bool {
-				return conformance(v) && v.Status == upstream.Passed
-			})))
+	marked := func(v Verdict) bool {
+		return r.suite.mark != "" && strings.Contains(v.Name, r.suite.mark)
+	}
+	if all := len(r.only(marked)); all > 0 {
+		fmt.Fprintf(&b, "\nOf the %d that are marked %s, %d passed.\n", all, r.suite.mark,
+			len(r.only(func(v Verdict) bool { return marked(v) && v.Status == upstream.Passed })))
 	}
 	if r.Wire != nil {
 		fmt.Fprintf(&b, "\nOn the wire: %s.\n", clearGate(*r.Wire).Got)
@@ -255,6 +254,6 @@ func section(b *strings.Builder, title string, verdicts []Verdict, remark func(V
 
 // short returns the spec's name without the prefix of its group.
 func (v Verdict) short() string {
-	name := strings.TrimPrefix(v.Name, upstream.Volumes)
+	name := strings.TrimPrefix(strings.TrimPrefix(v.Name, upstream.Volumes), upstream.Sites)
 	return strings.TrimSpace(strings.TrimPrefix(name, upstream.Group))
 }

@@ -114,7 +114,7 @@ func (o RunConfig) runAll(ctx context.Context, r *Report) error {
 	}
 
 	var together, single []string
-	for _, s := range conformanceFirst(breadthFirst(r.todo)) {
+	for _, s := range markedFirst(breadthFirst(r.todo), r.suite.mark) {
 		if upstream.Alone(s) {
 			single = append(single, s)
 		} else {
@@ -122,6 +122,9 @@ func (o RunConfig) runAll(ctx context.Context, r *Report) error {
 		}
 	}
 	parallel := max(1, o.Parallel)
+	if r.suite.contexts != "" {
+		parallel = 1
+	}
 	// Batches are small enough that even a few specs are spread over all processes, and that the
 	// run does not end with one long batch.
 	size := min(batchSize, max(1, len(together)/(4*parallel)))
@@ -136,11 +139,10 @@ func (o RunConfig) runAll(ctx context.Context, r *Report) error {
 	return o.runBatches(ctx, r, "again", 1, slices.Collect(slices.Chunk(r.unexplained(), 1)))
 }
 
-// conformanceFirst returns the specs with those marked [Conformance] first. Otherwise it keeps the
-// order.
-func conformanceFirst(specs []string) []string {
+// markedFirst returns the specs with those that contain mark first. Otherwise it keeps the order.
+func markedFirst(specs []string, mark string) []string {
 	rank := func(s string) int {
-		if strings.Contains(s, "[Conformance]") {
+		if strings.Contains(s, mark) {
 			return 0
 		}
 		return 1
@@ -266,18 +268,18 @@ func (o RunConfig) runBatch(ctx context.Context, dir string, specs []string,
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = grace
 	ended := cmd.Run()
-	path := filepath.Join(dir, "junit_01.xml")
+	path := filepath.Join(dir, junit)
 	if err := ctx.Err(); err != nil {
-		return passed(path, specs), context.Cause(ctx)
+		return o.suite().passed(path, specs), context.Cause(ctx)
 	}
 
-	return collect(path, specs, ended)
+	return o.suite().collect(path, specs, ended)
 }
 
 // passed returns the outcomes of the specs that had passed when their process was interrupted.
 // Other outcomes in the report of the process may be effects of the interruption.
-func passed(path string, specs []string) []upstream.Outcome {
-	reported, err := readJUnit(path)
+func (s Suite) passed(path string, specs []string) []upstream.Outcome {
+	reported, err := s.outcomes(path)
 	if err != nil {
 		return nil
 	}
@@ -290,8 +292,14 @@ func onlyPassed(reported []upstream.Outcome, specs []string) []upstream.Outcome 
 	})
 }
 
+// junit is the name of the file in which a process reports the outcomes of its specs.
+const junit = "junit_01.xml"
+
 func (o RunConfig) arguments(dir string, specs []string, facts Facts,
 	limit time.Duration) []string {
+	if o.suite().contexts != "" {
+		return o.siteArguments(dir, specs, limit)
+	}
 	return append([]string{
 		"--kubeconfig=" + o.Kubeconfig, "--kubectl-path=" + o.Kubectl, "--provider=skeleton",
 		fmt.Sprintf("--num-nodes=%d", facts.Nodes),
@@ -306,12 +314,12 @@ func (o RunConfig) arguments(dir string, specs []string, facts Facts,
 // collect returns the outcomes in the report of a process. A spec that is missing in the report has
 // failed, because the process ended too early. If the report has no specs and a step has failed,
 // collect returns the failure of the step as an error.
-func collect(path string, specs []string, ended error) ([]upstream.Outcome, error) {
-	missing := "e2e.test ended before it"
+func (s Suite) collect(path string, specs []string, ended error) ([]upstream.Outcome, error) {
+	missing := "the process ended before it"
 	if ended != nil {
 		missing += ": " + ended.Error()
 	}
-	reported, err := readJUnit(path)
+	reported, err := s.outcomes(path)
 	if err != nil {
 		missing += ": " + err.Error()
 	}
@@ -342,6 +350,15 @@ func collect(path string, specs []string, ended error) ([]upstream.Outcome, erro
 	}
 
 	return outcomes, nil
+}
+
+// outcomes returns the outcomes in the report of a process, with the names of the suite.
+func (s Suite) outcomes(path string) ([]upstream.Outcome, error) {
+	reported, err := readJUnit(path)
+	if err == nil && s.contexts != "" {
+		reported = upstream.SiteSpecs(reported)
+	}
+	return reported, err
 }
 
 func readJUnit(path string) (outcomes []upstream.Outcome, err error) {

@@ -49,13 +49,13 @@ func TestBatch(t *testing.T) {
 			"[FAILED] failed,"},
 		"one is not in the report": {"cp " + report + " $dir/junit_01.xml; exit 1",
 			[]string{works, absent}, []upstream.Status{upstream.Passed, upstream.Failed},
-			"e2e.test ended before it: exit status 1"},
+			"the process ended before it: exit status 1"},
 		"no report": {"exit 3", []string{works, fails},
 			[]upstream.Status{upstream.Failed, upstream.Failed},
-			"e2e.test ended before it: exit status 3: open"},
+			"the process ended before it: exit status 3: open"},
 		"half a report": {"head -c 700 " + report + " >$dir/junit_01.xml; exit 1",
 			[]string{works}, []upstream.Status{upstream.Failed},
-			"e2e.test ended before it: exit status 1: JUnit report"},
+			"the process ended before it: exit status 1: JUnit report"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := RunConfig{Program: fakeProgram(t, tt.script), Dir: t.TempDir()}
@@ -173,7 +173,7 @@ func TestGivenUp(t *testing.T) {
 }
 
 func TestConformanceComesFirst(t *testing.T) {
-	got := conformanceFirst([]string{"b", "c [Conformance]", "a", "d [Conformance]"})
+	got := markedFirst([]string{"b", "c [Conformance]", "a", "d [Conformance]"}, Network().mark)
 	if diff := cmp.Diff([]string{"c [Conformance]", "d [Conformance]", "b", "a"}, got); diff != "" {
 		t.Error(diff)
 	}

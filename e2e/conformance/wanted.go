@@ -53,6 +53,8 @@ func (o RunConfig) Wanted(ctx context.Context) ([]string, error) {
 	where := "`" + o.Program + " --list-tests` prints their names"
 	if suite.names != "" {
 		where = suite.names + " has their names"
+	} else if suite.contexts != "" {
+		where = "`" + o.Program + " -ginkgo.dry-run -ginkgo.v` prints their names"
 	}
 	return nil, fmt.Errorf("%s leaves none of the %d specs of %s: %s", strings.Join(by, " and "),
 		len(specs), suite.Group, where)
@@ -63,6 +65,9 @@ func (o RunConfig) Wanted(ctx context.Context) ([]string, error) {
 func (o RunConfig) list(ctx context.Context, suite Suite) ([]string, error) {
 	if suite.names != "" {
 		return suite.policyNames()
+	}
+	if suite.contexts != "" {
+		return o.siteSpecs(ctx)
 	}
 	ctx, cancel := context.WithTimeout(ctx, listLimit)
 	defer cancel()

@@ -41,6 +41,9 @@ func (c *Cluster) probeAccel(ctx context.Context) (Accel, error) {
 	if c.opts.Accel != "" {
 		return c.opts.Accel, nil
 	}
+	if c.place.second {
+		return c.place.first.Accel, nil
+	}
 	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
 	if err != nil {
 		return TCG, nil //nolint:nilerr // A machine without KVM is not an error.

@@ -85,6 +85,7 @@ type Cluster struct {
 	Accel Accel
 
 	opts  ClusterConfig
+	place place
 	root  string
 	log   *slog.Logger
 	start time.Time
@@ -117,6 +118,10 @@ const KernelEnv = "KUBEVEIL_VM_KERNEL"
 
 // New makes a cluster. It needs root. After an error only the artefacts are left.
 func New(ctx context.Context, opts ClusterConfig) (*Cluster, error) {
+	return newCluster(ctx, opts, place{})
+}
+
+func newCluster(ctx context.Context, opts ClusterConfig, at place) (*Cluster, error) {
 	opts.Nodes = cmp.Or(opts.Nodes, 2)
 	opts.UnderlayMTU = cmp.Or(opts.UnderlayMTU, 1500)
 	if opts.Log == nil {
@@ -135,7 +140,8 @@ func New(ctx context.Context, opts ClusterConfig) (*Cluster, error) {
 		return nil, err
 	}
 
-	c := &Cluster{opts: opts, root: root, log: opts.Log, Dir: opts.Dir, start: time.Now()}
+	c := &Cluster{opts: opts, place: at, root: root, log: opts.Log, Dir: opts.Dir,
+		made: at.machines(), start: time.Now()}
 	if c.Dir == "" {
 		if c.Dir, err = labhost.NewRun(filepath.Join(root, "out/vm")); err != nil {
 			return nil, fmt.Errorf("make a cluster: %w", err)
@@ -179,7 +185,9 @@ func (c *Cluster) make(ctx context.Context) error {
 	}
 
 	c.step("network is ready", "accel", c.Accel)
-	if !c.opts.Bare {
+	if c.place.second {
+		c.version, c.dnsTag = c.place.first.version, c.place.first.dnsTag
+	} else if !c.opts.Bare {
 		if err := c.collectImages(ctx); err != nil {
 			return err
 		}
@@ -209,6 +217,10 @@ func (c *Cluster) make(ctx context.Context) error {
 
 // makeNetwork makes the network and the control plane's host.
 func (c *Cluster) makeNetwork(ctx context.Context) (err error) {
+	if c.place.second {
+		return c.joinNetwork(ctx)
+	}
+
 	c.Lab, err = lab.New(ctx, lab.Options{Nodes: -1, NoAPIServer: true,
 		UnderlayMTU: c.opts.UnderlayMTU, Dir: filepath.Join(c.Dir, "net"), Log: c.log})
 	if err != nil {
@@ -369,7 +381,7 @@ func (c *Cluster) Close() (leak.Result, error) {
 	}
 
 	var result leak.Result
-	if c.Lab != nil {
+	if c.Lab != nil && !c.place.second {
 		var err error
 		result, err = c.Lab.Finish()
 		errs = append(errs, err)

@@ -113,7 +113,7 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	setup := c.opts.hostSetup()
 	setup.Control, setup.Addrs, setup.Outside = c.Control, c.controlAddrs(), c.Lab.OutsideAddrs()
 	setup.Program, setup.Kubeconfig, setup.Log = c.hostProgram, c.Kubeconfig(), c.log
-	setup.ClusterCIDR = commas(c.Lab.Family().ClusterRanges())
+	setup.ClusterCIDR = commas(c.podRanges())
 	if c.host, err = hostnode.Start(ctx, setup); err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 	err := c.render(initConfig, "kubeadm.yaml", map[string]any{
 		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Version": c.version,
 		"Registry": registry, "DNS": c.dnsTag,
-		"Pods": commas(family.ClusterRanges()), "Services": commas(family.ServiceRanges()),
+		"Pods": commas(c.podRanges()), "Services": commas(family.ServiceRanges()),
 		"Names":     c.secondNames(),
 		"ProxyMode": c.opts.proxyMode(),
 		"Emulated":  c.Accel == TCG,
@@ -245,7 +245,7 @@ func (c *Cluster) startControl(ctx context.Context) error {
 		"--use-service-account-credentials=true",
 		"--requestheader-client-ca-file="+pki+"front-proxy-ca.crt",
 		"--controllers=*,bootstrap-signer-controller,token-cleaner-controller",
-		"--allocate-node-cidrs=true", "--cluster-cidr="+commas(family.ClusterRanges()),
+		"--allocate-node-cidrs=true", "--cluster-cidr="+commas(c.podRanges()),
 		"--service-cluster-ip-range="+commas(family.ServiceRanges()),
 		"--leader-elect=false")
 	if err != nil {
@@ -341,7 +341,7 @@ func (c *Cluster) render(t *template.Template, name string, data any) error {
 // controlAddrs returns the addresses of the control plane's host on the underlay, IPv4 first.
 func (c *Cluster) controlAddrs() []netip.Addr {
 	var addrs []netip.Addr
-	for _, p := range c.Lab.Family().Underlay(lab.ControlByte) {
+	for _, p := range c.Lab.Family().Underlay(c.place.controlByte()) {
 		addrs = append(addrs, p.Addr())
 	}
 	return addrs

@@ -86,7 +86,7 @@ func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 
 	disks := map[string]string{"disk.qcow2": c.image("root.ext4")}
 	if !c.opts.Bare {
-		disks["shared.qcow2"] = c.file(sharedDisk)
+		disks["shared.qcow2"] = c.sharedPath()
 	}
 
 	for name, base := range disks {
@@ -118,7 +118,11 @@ func (c *Cluster) cpus() int {
 	if c.Accel == KVM {
 		return cpus
 	}
-	return min(cpus, max(1, runtime.NumCPU()/max(1, c.opts.Nodes)))
+	machines := c.opts.Nodes
+	if c.place.linked() {
+		machines *= 2 // the other cluster has as many
+	}
+	return min(cpus, max(1, runtime.NumCPU()/max(1, machines)))
 }
 
 // arguments returns qemu's arguments.

@@ -30,12 +30,18 @@ func (o ClusterConfig) components() []string {
 // it is a new overlay like one that a user would write. Otherwise it is the repository's folder.
 func (c *Cluster) manifests() (string, error) {
 	base := filepath.Join(c.root, "manifests")
-	if len(c.opts.components()) == 0 {
+	if len(c.opts.components()) == 0 && !c.place.linked() {
 		return base, nil
 	}
 	dir := c.file("manifests")
 	api := netip.AddrPortFrom(c.apiAddr(), lab.APIPort)
-	if err := c.opts.writeManifests(dir, base, api); err != nil {
+	var err error
+	if c.place.linked() {
+		err = c.opts.writeSiteManifests(dir, base, api, c.place, c.Lab.Family())
+	} else {
+		err = c.opts.writeManifests(dir, base, api)
+	}
+	if err != nil {
 		return "", fmt.Errorf("manifests with components: %w", err)
 	}
 	return dir, nil

@@ -31,8 +31,16 @@ func (c *Cluster) applyVeil(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if c.place.linked() {
+		if err := c.defineSites(ctx); err != nil {
+			return fmt.Errorf("install Kubeveil: %w", err)
+		}
+	}
 	if _, err := c.Kubectl(ctx, "apply", "-k", dir); err != nil {
 		return fmt.Errorf("install Kubeveil: %w", err)
+	}
+	if c.place.linked() {
+		return c.resolveImports(ctx)
 	}
 	return nil
 }

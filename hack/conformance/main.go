@@ -4,7 +4,7 @@
 //
 // Usage:
 //
-//	go run ./hack/conformance --porter DIR [--root out/images/conformance-root.tar]
+//	go run ./hack/conformance [--porter DIR] [--root out/images/conformance-root.tar]
 //		[--bin out/bin] [--agnhost out/bin/agnhost] [--out out/images/conformance.tar]
 //		[--images NAME,…]
 //
@@ -41,7 +41,7 @@ import (
 
 const usage = `Make the images of the upstream end-to-end tests, without a container engine.
 
-Usage: go run ./hack/conformance --porter DIR [flags]
+Usage: go run ./hack/conformance [flags]
 
 Flags:
 `
@@ -57,7 +57,7 @@ func main() {
 		"the program `file` of the image agnhost (default: agnhost in the folder of --bin)")
 	porter := flags.String("porter", "",
 		"`folder` with localhost.crt and localhost.key: test/images/agnhost/porter of the "+
-			"Kubernetes module")
+			"Kubernetes module; the image agnhost needs it")
 	out := flags.String("out", "out/images/conformance.tar", "`file` to write")
 	images := flags.String("images", "",
 		"`names` of the images to make, with commas between (default: the images of e2e.test)")
@@ -77,11 +77,8 @@ func main() {
 		*agnhost = filepath.Join(*bin, "agnhost")
 	}
 
-	k, err := newKitchen(*root, *bin, *agnhost, *porter)
-	if err == nil {
-		err = run(ctx, wanted, k, *bin, *out)
-	}
-	if err != nil {
+	k := newKitchen(*root, *bin, *agnhost, *porter)
+	if err := run(ctx, wanted, k, *bin, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "conformance images:", err)
 		os.Exit(1)
 	}

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -45,6 +46,12 @@ var recipes = map[string]func(*kitchen) (v1.Image, error){
 	"glibc-dns-testing": func(k *kitchen) (v1.Image, error) {
 		return k.image(v1.Config{Cmd: []string{"bash"}}, k.debian)
 	},
+	"netshoot": func(k *kitchen) (v1.Image, error) {
+		return k.image(v1.Config{Cmd: []string{"bash"}}, k.debian)
+	},
+	"socat": func(k *kitchen) (v1.Image, error) {
+		return k.image(v1.Config{Entrypoint: []string{"socat"}}, k.debian)
+	},
 	"nginx": func(k *kitchen) (v1.Image, error) {
 		return k.image(v1.Config{Cmd: []string{"nginx", "-g", "daemon off;"}}, k.debian)
 	},
@@ -53,40 +60,44 @@ var recipes = map[string]func(*kitchen) (v1.Image, error){
 	},
 }
 
-// kitchen holds the layers of the images. Images share layers, and each layer is in the archive
-// once.
+// kitchen makes the layers of the images, when a recipe first needs them. Images share layers, and
+// each layer is in the archive once.
 type kitchen struct {
-	debian, agnhost, regression v1.Layer
+	debian, agnhost, regression func() (v1.Layer, error)
 }
 
-func newKitchen(root, bin, agnhost, porter string) (*kitchen, error) {
-	debian, err := debianLayer(root)
-	if err != nil {
-		return nil, err
+func newKitchen(root, bin, agnhost, porter string) *kitchen {
+	return &kitchen{
+		debian: sync.OnceValues(func() (v1.Layer, error) { return debianLayer(root) }),
+		agnhost: sync.OnceValues(func() (v1.Layer, error) {
+			return newLayer([]entry{
+				{name: "agnhost", from: agnhost},
+				// Some tests start agnhost by this name.
+				{name: "agnhost-2", link: "agnhost"},
+				{name: "coredns", from: filepath.Join(bin, "coredns")},
+				{name: "uploads/"},
+				// The certificate and key of agnhost's TLS servers.
+				{name: "localhost.crt", from: filepath.Join(porter, "localhost.crt")},
+				{name: "localhost.key", from: filepath.Join(porter, "localhost.key")},
+			})
+		}),
+		regression: sync.OnceValues(func() (v1.Layer, error) {
+			return newLayer([]entry{{name: "regression-issue-74839",
+				from: filepath.Join(bin, "regression-issue-74839")}})
+		}),
 	}
-	host, err := newLayer([]entry{
-		{name: "agnhost", from: agnhost},
-		// Some tests start agnhost by this name.
-		{name: "agnhost-2", link: "agnhost"},
-		{name: "coredns", from: filepath.Join(bin, "coredns")},
-		{name: "uploads/"},
-		// The certificate and key of agnhost's TLS servers.
-		{name: "localhost.crt", from: filepath.Join(porter, "localhost.crt")},
-		{name: "localhost.key", from: filepath.Join(porter, "localhost.key")},
-	})
-	if err != nil {
-		return nil, err
-	}
-	regression, err := newLayer([]entry{{name: "regression-issue-74839",
-		from: filepath.Join(bin, "regression-issue-74839")}})
-	if err != nil {
-		return nil, err
-	}
-	return &kitchen{debian: debian, agnhost: host, regression: regression}, nil
 }
 
 // image returns an image with these layers and this configuration.
-func (k *kitchen) image(config v1.Config, layers ...v1.Layer) (v1.Image, error) {
+func (k *kitchen) image(config v1.Config, from ...func() (v1.Layer, error)) (v1.Image, error) {
+	var layers []v1.Layer
+	for _, make := range from {
+		layer, err := make()
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, layer)
+	}
 	img, err := mutate.AppendLayers(empty.Image, layers...)
 	if err != nil {
 		return nil, err
@@ -179,7 +190,7 @@ var called = []string{
 	"awk", "base64", "blockdev", "cat", "chgrp", "chmod", "curl", "cut", "date", "dd", "dig",
 	"diff", "echo", "grep", "head", "hostname", "ip", "iptables", "ln", "ls",
 	"mkdir", "mount", "nc", "nslookup", "nsenter", "ping", "ps", "rm", "sed", "seq", "sh",
-	"sha256sum", "sleep", "ss", "stat", "sync", "tail", "test", "timeout",
+	"sha256sum", "sleep", "socat", "ss", "stat", "sync", "tail", "test", "timeout",
 	"touch", "tr", "true", "wc", "wget", "xargs",
 }
 

@@ -131,9 +131,7 @@ func TestRecipes(t *testing.T) {
 	root := archive(t, debian...)
 	digests := [2]map[string]string{{}, {}}
 	for i := range digests {
-		k, err := newKitchen(root, bin, filepath.Join(bin, "agnhost"), bin)
-		errtest.Must(t, err)
-
+		k := newKitchen(root, bin, filepath.Join(bin, "agnhost"), bin)
 		for name, cook := range recipes {
 			img, err := cook(k)
 			if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/disk"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -54,29 +56,13 @@ func onMachines(ctx context.Context, a arguments, root string,
 	if err != nil {
 		return nil, "", err
 	}
-	defer func() {
-		wire, end := c.Close()
-		o.Log.Info("the oracle on the wire has ended", "frames", wire.Frames,
-			"plaintext", wire.Plaintext, "missed", wire.Dropped, "kinds", wire.Kinds)
-		for _, e := range wire.Examples {
-			o.Log.Info("a frame that is not on the allow-list", "kind", e.Kind, "link", e.Link,
-				"what", e.Detail)
-		}
-		if report != nil {
-			report.Wire = &wire
-		}
-		err = errors.Join(err, end)
-	}()
+	defer func() { err = errors.Join(err, end(c, o.Log, report)) }()
 
 	if err := takePods(ctx, c); err != nil {
 		return nil, "", err
 	}
 
-	platform = bench.Emulated
-	if c.Accel == vm.KVM {
-		platform = bench.VM
-	}
-
+	platform = c.Platform()
 	if !o.EBPF && o.ProxyMode == "" {
 		o.ProxyMode = vm.ProxyNFTables
 	}
@@ -103,6 +89,23 @@ func onMachines(ctx context.Context, a arguments, root string,
 	}
 
 	return report, platform, err
+}
+
+// end removes a cluster or a pair of clusters, and adds what its oracle saw to the report, unless
+// that is nil.
+func end(c interface{ Close() (leak.Result, error) }, log *slog.Logger,
+	report *conformance.Report) error {
+	wire, err := c.Close()
+	log.Info("the oracle on the wire has ended", "frames", wire.Frames,
+		"plaintext", wire.Plaintext, "missed", wire.Dropped, "kinds", wire.Kinds)
+	for _, e := range wire.Examples {
+		log.Info("a frame that is not on the allow-list", "kind", e.Kind, "link", e.Link,
+			"what", e.Detail)
+	}
+	if report != nil {
+		report.Wire = &wire
+	}
+	return err
 }
 
 // definePolicies installs the definition of ClusterNetworkPolicy that the tests are of.

@@ -1,6 +1,7 @@
 // Package conformance runs Kubernetes' own end-to-end tests of networking, and reports the result
 // of each. With --volumes it runs the tests of storage drivers, against Kubeveil's driver. With
-// --cluster-policies it runs the tests of ClusterNetworkPolicy.
+// --cluster-policies it runs the tests of ClusterNetworkPolicy, and with --sites mcs-api's tests of
+// linked clusters.
 //
 // Usage:
 //
@@ -18,6 +19,10 @@
 //		the tests of volumes, on one machine
 //	kvlab conformance --cluster-policies […]
 //		the tests of ClusterNetworkPolicy, on machines with its CRD and policies enforced
+//	kvlab conformance --sites […]
+//		the tests of linked clusters, on two clusters
+//	kvlab conformance --sites --kubeconfig FILE --contexts A,B […]
+//		the same on two clusters that are linked
 //	kvlab conformance --kubeconfig FILE [--registry NAME] [--platform NAME] […]
 //		on a cluster where Kubeveil is installed
 //
@@ -33,13 +38,17 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -54,15 +63,19 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// policyFolder has the tests of ClusterNetworkPolicy, their names, and its CRD.
-const policyFolder = "out/network-policy-api"
+const (
+	// policyFolder has the tests of ClusterNetworkPolicy, their names, and its CRD.
+	policyFolder = "out/network-policy-api"
+	// siteFolder has the tests of linked clusters.
+	siteFolder = "out/mcs-api"
+)
 
 // arguments are the values of the command line.
 type arguments struct {
 	kubeconfig, out, registry, platform string
 	testdriver, serviceProxy, policy    string
-	hostRouting, proxyMode              string
-	volumes, clusterPolicies            bool
+	hostRouting, proxyMode, contexts    string
+	volumes, clusterPolicies, sites     bool
 	nodes, parallel                     int
 	limit                               time.Duration
 	focus, skip                         *regexp.Regexp
@@ -87,6 +100,7 @@ Examples:
                                                      one machine
   kvlab conformance --cluster-policies --focus TCP   tests of ClusterNetworkPolicy, on machines
                                                      where Kubeveil enforces policies
+  kvlab conformance --sites --focus Required         tests of two clusters that are linked
 
 Flags:
 `
@@ -94,8 +108,8 @@ Flags:
 // Command returns the verb.
 func Command() *cobra.Command {
 	var a arguments
-	return program.Command("Run the upstream's own tests of networking, of volumes or of "+
-		"ClusterNetworkPolicy",
+	return program.Command("Run the upstream's own tests of networking, of volumes, of "+
+		"ClusterNetworkPolicy or of linked clusters",
 		a.flags(), usage, func() (program.Run, error) {
 			if err := a.check(); err != nil {
 				return nil, err
@@ -130,6 +144,12 @@ func (a *arguments) flags() *pflag.FlagSet {
 	flags.BoolVar(&a.clusterPolicies, "cluster-policies", false,
 		"run the tests of ClusterNetworkPolicy instead of networking, with --policy kubernetes; "+
 			"a cluster of --kubeconfig needs the CRD of the experimental channel")
+	flags.BoolVar(&a.sites, "sites", false,
+		"run mcs-api's tests of linked clusters instead of networking, on two clusters with "+
+			"half of --nodes each")
+	flags.StringVar(&a.contexts, "contexts", "",
+		"`names` of the contexts of two linked clusters in --kubeconfig, with a comma between, "+
+			"for --sites; they import into all namespaces")
 	flags.StringVar(&a.testdriver, "testdriver", "",
 		"`file` with the driver's features and classes, for --volumes (default: "+
 			"e2e/conformance/testdriver.yaml of the repository)")
@@ -160,8 +180,8 @@ func (a *arguments) check() error {
 		return errors.New("--registry is for a cluster of --kubeconfig: virtual machines get " +
 			"their images from out/images")
 	}
-	if a.clusterPolicies && a.volumes {
-		return errors.New("--cluster-policies and --volumes are two suites: write one of them")
+	if err := a.checkSuite(); err != nil {
+		return err
 	}
 	if a.clusterPolicies && a.registry != "" {
 		return errors.New("--registry: the tests of --cluster-policies name their image " +
@@ -192,10 +212,36 @@ func (a *arguments) check() error {
 	return nil
 }
 
+// checkSuite returns an error if the flags select no suite, or contradict the selected one.
+func (a *arguments) checkSuite() error {
+	suites := map[string]bool{"--cluster-policies": a.clusterPolicies, "--sites": a.sites,
+		"--volumes": a.volumes}
+	maps.DeleteFunc(suites, func(_ string, selected bool) bool { return !selected })
+	if len(suites) > 1 {
+		return fmt.Errorf("%s are %d suites: write one of them",
+			strings.Join(slices.Sorted(maps.Keys(suites)), " and "), len(suites))
+	}
+	switch contexts := strings.Split(a.contexts, ","); {
+	case a.contexts != "" && !(a.sites && a.kubeconfig != ""):
+		return errors.New("--contexts is for --sites with --kubeconfig")
+	case a.sites && a.kubeconfig != "" && (len(contexts) != 2 || slices.Contains(contexts, "")):
+		return errors.New("--sites: name the contexts of both clusters: --contexts A,B")
+	case a.sites && a.kubeconfig == "" && a.nodes%2 != 0:
+		return fmt.Errorf("--nodes %d: write an even number, half for each cluster", a.nodes)
+	case a.sites && a.registry != "":
+		return errors.New("--registry: the tests of --sites name their images themselves, and " +
+			"nodes pull them by these names or have them")
+	}
+	return nil
+}
+
 // build is the command that builds what the tests need.
 func (a *arguments) build() string {
 	if a.clusterPolicies {
 		return "hack/build-conformance.sh policy"
+	}
+	if a.sites {
+		return "hack/build-conformance.sh sites FOLDER"
 	}
 	return "hack/build-conformance.sh"
 }
@@ -234,6 +280,11 @@ func run(ctx context.Context, a arguments) error {
 		o.Suite = conformance.ClusterPolicies(filepath.Join(root, policyFolder, "specs.txt"))
 	}
 
+	if a.sites {
+		o.Program = filepath.Join(root, siteFolder, "conformance.test")
+		o.Suite = conformance.Sites(cmp.Or(a.contexts, vm.PairContexts))
+	}
+
 	if _, err := os.Stat(o.Program); errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%s is missing: run `%s` first", o.Program, a.build())
 	}
@@ -249,7 +300,9 @@ func run(ctx context.Context, a arguments) error {
 	o.Dir = filepath.Join(a.out, "logs")
 	platform := a.platform
 	var report *conformance.Report
-	if a.kubeconfig == "" {
+	if a.kubeconfig == "" && a.sites {
+		report, platform, err = onPair(ctx, a, root, o)
+	} else if a.kubeconfig == "" {
 		report, platform, err = onMachines(ctx, a, root, o)
 	} else {
 		if o.Kubeconfig, err = filepath.Abs(a.kubeconfig); err != nil {
