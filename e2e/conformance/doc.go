@@ -1,14 +1,15 @@
 // Package conformance runs Kubernetes' own end-to-end tests against a cluster and accounts for
-// every one of them. There are three suites: networking, volumes, and ClusterNetworkPolicy.
+// every one of them. There are four suites: networking, volumes, ClusterNetworkPolicy, and linked
+// clusters.
 //
 // # What it promises
 //
 // The result contains every spec of a Suite, that is, every spec with a name that begins with the
 // suite's Group. Each spec has passed, failed or been skipped, and each spec that did not pass has
 // a reason. Each suite has one reviewed table of reasons (reasons.go, volumereasons.go,
-// policyreasons.go). The table states why a spec is not run on a cluster like this, or why a spec
-// is known to fail and which project is at fault. A spec that skips itself states its own reason.
-// Failures that the table does not list are in Report.Unexplained.
+// policyreasons.go, sitereasons.go). The table states why a spec is not run on a cluster like this,
+// or why a spec is known to fail and which project is at fault. A spec that skips itself states its
+// own reason. Failures that the table does not list are in Report.Unexplained.
 //
 // The gates of the result judge a run. All failures must be explained, and at least one spec must
 // pass. If an oracle listened (Report.Wire), it must not have seen traffic of the cluster in clear.
@@ -22,7 +23,8 @@
 // fails without a known reason is tried once more, alone. The first failure stays in the report.
 //
 // The tests of ClusterNetworkPolicy are not in e2e.test but in a Go test binary. policies.go runs
-// them.
+// them. The tests of linked clusters are mcs-api's, in a binary that the caller builds from a
+// checkout, see sites.go.
 //
 // # What it refuses
 //

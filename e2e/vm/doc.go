@@ -25,6 +25,9 @@
 // runs the machines if a stock kernel boots in it. Otherwise they are emulated. Cluster.Accel is
 // the way that was chosen. Numbers measured in an emulated machine are only meaningful as ratios.
 //
+// NewPair makes two such clusters on one network, with other addresses and ranges of pods in the
+// second one, and links them. The oracle of the first one watches both.
+//
 // The machines do not use qemu's user networking. The bridge is their only connection.
 //
 // The package is larger than most, because machines, the node without a kubelet, Kubernetes and

@@ -34,6 +34,9 @@ type Meta struct {
 
 // Stored objects of the own API server.
 type (
+	// Namespace is a Namespace. Ending reports whether it is being deleted: nothing can be created
+	// in it.
+	Namespace struct{ Ending bool }
 	// Export is a ServiceExport.
 	Export struct {
 		Meta
@@ -73,7 +76,7 @@ type Inventory struct {
 	log        *slog.Logger
 	nodes      *store[publish.OwnNode]
 	veilNodes  *store[*cluster.Claim]
-	namespaces *store[struct{}]
+	namespaces *store[Namespace]
 	exports    *store[Export]
 	services   *store[Service]
 	slices     *store[Slice]
@@ -87,7 +90,7 @@ type Inventory struct {
 func New(log *slog.Logger, changed func()) *Inventory {
 	l := &Inventory{wanted: newWanted(), log: log,
 		nodes: newStore(parseNode, changed), veilNodes: newStore(parseVeilNode, changed),
-		namespaces: newStore(func(*object.Object) struct{} { return struct{}{} }, changed),
+		namespaces: newStore(parseNamespace, changed),
 		imports:    newStore(parseImport, changed), siteNodes: newStore(parseSpec, changed),
 		records: newStore(parseSpec, changed), links: newStore(parseStatus, changed),
 	}
@@ -216,7 +219,7 @@ func (l *Inventory) fetch(ctx context.Context, s *api.Server, k record.Key) erro
 type State struct {
 	Nodes      map[record.Key]publish.OwnNode
 	VeilNodes  map[record.Key]*cluster.Claim
-	Namespaces map[record.Key]struct{}
+	Namespaces map[record.Key]Namespace
 	Exports    map[record.Key]Export
 	Services   map[record.Key]Service
 	Slices     map[record.Key]Slice
@@ -251,6 +254,10 @@ func (l *Inventory) Read() (s State, complete bool) {
 	parts, moreParts := l.slices.beyond()
 	s.Left, s.LeftMore = services+parts, moreServices || moreParts
 	return s, !slices.Contains(listed[:], false)
+}
+
+func parseNamespace(o *object.Object) Namespace {
+	return Namespace{Ending: !o.DeletionTimestamp.IsZero()}
 }
 
 func parseNode(o *object.Object) publish.OwnNode {

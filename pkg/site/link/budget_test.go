@@ -108,7 +108,7 @@ func TestChurnOfNodesStarvesNone(t *testing.T) {
 		Sites: []cluster.Site{b}})
 	errtest.Must(t, err)
 	l.remotes["b"] = stateOfB
-	now := inventory.State{Namespaces: map[record.Key]struct{}{{Name: "shop"}: {}}}
+	now := inventory.State{Namespaces: map[record.Key]inventory.Namespace{{Name: "shop"}: {}}}
 	for range 3 {
 		l.round(t.Context(), now) // No object is stored, so all are written again.
 	}
@@ -244,7 +244,7 @@ func TestChurnOfExportsHidesNoOther(t *testing.T) {
 	l, err := New(Config{API: &rest.Config{Host: api.URL}, Cluster: "a",
 		Sites: make([]cluster.Site, 8)})
 	errtest.Must(t, err)
-	now := inventory.State{Namespaces: map[record.Key]struct{}{{Name: NamespacePrefix + "b"}: {}}}
+	now := inventory.State{Namespaces: map[record.Key]inventory.Namespace{{Name: NamespacePrefix + "b"}: {}}}
 	head, last := "", record.Key{Namespace: NamespacePrefix + "b", Name: "service.zoo.last"}
 	round := func(n int) (digest string, written int) {
 		now.Records = maps.Clone(store.records)

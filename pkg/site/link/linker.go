@@ -244,12 +244,14 @@ func (l *Linker) mirrorInput(now inventory.State, in publish.Input) mirror.Input
 			}
 		}
 	}
-	for k := range now.Namespaces {
-		out.Namespaces[k.Name] = true
+	for k, n := range now.Namespaces {
+		if !n.Ending {
+			out.Namespaces[k.Name] = true
+		}
 	}
 
 	for _, e := range in.Exports {
-		if s := in.Services[e.Key]; s != nil && s.Exportable() == "" {
+		if s := in.Services[e.Key]; s != nil && s.Exportable() == "" && out.Namespaces[e.Namespace] {
 			r, _ := s.Record(nil)
 			out.Own[e.Key] = mirror.Own{Created: e.Created, Service: r}
 		}
