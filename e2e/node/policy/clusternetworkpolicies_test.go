@@ -7,17 +7,11 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
-
-const clusterPolicyGroup = "policy.networking.k8s.io"
-
-var definitionResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
-	Resource: "customresourcedefinitions"}
 
 // TestClusterNetworkPolicies adds the kind ClusterNetworkPolicy to a cluster. Its policies overrule
 // a NetworkPolicy in both directions, stay in force while the daemon is dead, and end when the
@@ -34,8 +28,8 @@ func TestClusterNetworkPolicies(t *testing.T) {
 	nodetest.PolicyBecomes(ctx, t, client, server, true)
 	nodetest.PolicyAllows(ctx, t, "NetworkPolicy alone", guest, server, false)
 
-	definitions := l.Control.Dynamic.Resource(definitionResource)
-	definition := clusterPolicyDefinition()
+	definitions := l.Control.Dynamic.Resource(nodetest.Definitions)
+	definition := nodetest.ClusterPolicyDefinition()
 	if _, err := definitions.Create(ctx, definition, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -87,10 +81,10 @@ func applyClusterObject(ctx context.Context, t *testing.T, l *lab.Lab, name stri
 	spec map[string]any) (put *unstructured.Unstructured) {
 	t.Helper()
 	o := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": clusterPolicyGroup + "/v1alpha2", "kind": "ClusterNetworkPolicy",
-		"metadata": map[string]any{"name": name}, "spec": spec}}
-	policies := l.Control.Dynamic.Resource(schema.GroupVersionResource{Group: clusterPolicyGroup,
-		Version: "v1alpha2", Resource: "clusternetworkpolicies"})
+		"apiVersion": nodetest.ClusterPolicies.GroupVersion().String(),
+		"kind":       "ClusterNetworkPolicy",
+		"metadata":   map[string]any{"name": name}, "spec": spec}}
+	policies := l.Control.Dynamic.Resource(nodetest.ClusterPolicies)
 	// A kind that was just defined may need a moment to be served.
 	err := lab.Until(ctx, 20*time.Second, func() (err error) {
 		put, err = policies.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "lab",
@@ -99,29 +93,4 @@ func applyClusterObject(ctx context.Context, t *testing.T, l *lab.Lab, name stri
 	})
 	errtest.Must(t, err)
 	return put
-}
-
-// clusterPolicyDefinition returns a definition of the kind without a schema. So the daemon also
-// receives objects that the upstream schema would refuse at admission.
-func clusterPolicyDefinition() *unstructured.Unstructured {
-	return policyDefinition("ClusterNetworkPolicy", "clusternetworkpolicies", "v1alpha2")
-}
-
-// policyDefinition defines a kind of policies without a schema, in one version.
-func policyDefinition(kind, plural, version string) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-		"metadata": map[string]any{"name": plural + "." + clusterPolicyGroup,
-			// The API server requires this annotation for groups of k8s.io.
-			"annotations": map[string]any{"api-approved.kubernetes.io": "unapproved, for a test"}},
-		"spec": map[string]any{"group": clusterPolicyGroup, "scope": "Cluster",
-			"names":    map[string]any{"plural": plural, "kind": kind},
-			"versions": []any{policyVersion(version, true, true)}}}}
-}
-
-// policyVersion is a version in a definition.
-func policyVersion(name string, served, storage bool) map[string]any {
-	return map[string]any{"name": name, "served": served, "storage": storage,
-		"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object",
-			"x-kubernetes-preserve-unknown-fields": true}}}
 }

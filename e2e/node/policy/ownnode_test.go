@@ -52,7 +52,7 @@ func TestOwnNode(t *testing.T) {
 
 	definitions := l.Control.Dynamic.Resource(schema.GroupVersionResource{
 		Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	definition := clusterPolicyDefinition()
+	definition := nodetest.ClusterPolicyDefinition()
 	if _, err := definitions.Create(ctx, definition, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

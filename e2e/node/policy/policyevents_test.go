@@ -61,7 +61,7 @@ func TestPolicyEvents(t *testing.T) {
 
 	definitions := l.Control.Dynamic.Resource(schema.GroupVersionResource{
 		Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	if _, err := definitions.Create(ctx, clusterPolicyDefinition(),
+	if _, err := definitions.Create(ctx, nodetest.ClusterPolicyDefinition(),
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

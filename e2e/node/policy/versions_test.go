@@ -25,8 +25,8 @@ func TestClusterPoliciesInAVersionThatIsNotServed(t *testing.T) {
 	nodetest.EchoAt(ctx, t, server)
 	known, guest := nodetest.StartPod(ctx, t, n2, "client"), nodetest.StartPod(ctx, t, n2, "guest")
 
-	definitions := l.Control.Dynamic.Resource(definitionResource)
-	definition := clusterPolicyDefinition()
+	definitions := l.Control.Dynamic.Resource(nodetest.Definitions)
+	definition := nodetest.ClusterPolicyDefinition()
 	_, err := definitions.Create(ctx, definition, metav1.CreateOptions{})
 	errtest.Must(t, err)
 	applyClusterPolicy(ctx, t, l, clusterRule("Deny", "client"), clusterRule("Accept", "guest"))
@@ -34,8 +34,8 @@ func TestClusterPoliciesInAVersionThatIsNotServed(t *testing.T) {
 	nodetest.PolicyBecomes(ctx, t, known, server, false)
 
 	const problem = "it serves the versions [v1beta1], but veild reads v1alpha2"
-	serve(ctx, t, definitions, definition.GetName(), policyVersion("v1alpha2", false, true),
-		policyVersion("v1beta1", true, false))
+	serve(ctx, t, definitions, definition.GetName(), nodetest.PolicyVersion("v1alpha2", false, true),
+		nodetest.PolicyVersion("v1beta1", true, false))
 	for _, n := range []*lab.Node{n1, n2} {
 		waitProblem(ctx, t, n, problem, true)
 	}
@@ -45,8 +45,8 @@ func TestClusterPoliciesInAVersionThatIsNotServed(t *testing.T) {
 	nodetest.PolicyAllows(ctx, t, "not served", known, server, false)
 	nodetest.PolicyAllows(ctx, t, "not served", guest, server, true)
 
-	serve(ctx, t, definitions, definition.GetName(), policyVersion("v1alpha2", true, true),
-		policyVersion("v1beta1", true, false))
+	serve(ctx, t, definitions, definition.GetName(), nodetest.PolicyVersion("v1alpha2", true, true),
+		nodetest.PolicyVersion("v1beta1", true, false))
 	nodetest.PolicyBecomes(ctx, t, late, server, true)
 	for _, n := range []*lab.Node{n1, n2} {
 		waitProblem(ctx, t, n, problem, false)
@@ -76,17 +76,17 @@ func serve(ctx context.Context, t *testing.T, definitions dynamic.ResourceInterf
 // Policies of kinds that are not enforced are a problem on every node while they exist.
 func TestIgnoredKindsOfPoliciesAreAProblem(t *testing.T) {
 	ctx, l := policyLab(t)
-	definitions := l.Control.Dynamic.Resource(definitionResource)
+	definitions := l.Control.Dynamic.Resource(nodetest.Definitions)
 	for kind, plural := range map[string]string{"AdminNetworkPolicy": "adminnetworkpolicies",
 		"BaselineAdminNetworkPolicy": "baselineadminnetworkpolicies"} {
-		_, err := definitions.Create(ctx, policyDefinition(kind, plural, "v1alpha1"),
+		_, err := definitions.Create(ctx, nodetest.PolicyDefinition(kind, plural, "v1alpha1"),
 			metav1.CreateOptions{})
 		errtest.Must(t, err)
 
 		policies := l.Control.Dynamic.Resource(schema.GroupVersionResource{
-			Group: clusterPolicyGroup, Version: "v1alpha1", Resource: plural})
+			Group: nodetest.ClusterPolicies.Group, Version: "v1alpha1", Resource: plural})
 		o := &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": clusterPolicyGroup + "/v1alpha1", "kind": kind,
+			"apiVersion": nodetest.ClusterPolicies.Group + "/v1alpha1", "kind": kind,
 			"metadata": map[string]any{"name": "default"}}}
 		// A kind that was just defined may need a moment to be served.
 		errtest.Must(t, lab.Until(ctx, 20*time.Second, func() error {
@@ -94,7 +94,7 @@ func TestIgnoredKindsOfPoliciesAreAProblem(t *testing.T) {
 			return err
 		}))
 
-		problem := plural + "." + clusterPolicyGroup +
+		problem := plural + "." + nodetest.ClusterPolicies.Group +
 			": the cluster has 1, which veild does not enforce"
 		for _, n := range l.Nodes() {
 			waitProblem(ctx, t, n, problem, true)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
@@ -60,6 +62,12 @@ func policySets(t *testing.T, d document) (sets [][]networkingv1.NetworkPolicy, 
 	return sets, first
 }
 
+// triedSet is a set of policies. clusterwide has the specs of ClusterNetworkPolicies, by name.
+type triedSet struct {
+	namespaced  []networkingv1.NetworkPolicy
+	clusterwide map[string]string
+}
+
 // triedLab is the cluster of cyclonus in a lab. Its pods are on two nodes.
 type triedLab struct {
 	*lab.Lab
@@ -73,6 +81,8 @@ type triedLab struct {
 func newTriedLab(t *testing.T, s step, family lab.Family) (context.Context, *triedLab) {
 	t.Helper()
 	ctx, l := newPolicyLab(t, family)
+	errtest.Must(t, errtest.Of(l.Control.Dynamic.Resource(nodetest.Definitions).Create(ctx,
+		nodetest.ClusterPolicyDefinition(), metav1.CreateOptions{})))
 	for _, n := range s.Namespaces {
 		errtest.Must(t, l.Control.AddNamespace(ctx, n.Name))
 		all := l.Control.Client.CoreV1().Namespaces()
@@ -94,6 +104,7 @@ func newTriedLab(t *testing.T, s step, family lab.Family) (context.Context, *tri
 	for _, p := range w.pods {
 		p.serve()
 	}
+	w.inForce(ctx, t) // and the nodes know the kind ClusterNetworkPolicy
 	w.blocks = blocksOf(t, s, w.pods["z/c"].Addrs[0])
 	return ctx, w
 }
@@ -151,8 +162,9 @@ func block(a netip.Addr, host int) string {
 }
 
 // TestTriesOfCasesComeTrue tries the policies of cyclonus' cases, upstream's e2e cases among them,
-// with veilctl on connections between all pods. A try changes nothing. When the policies then come
-// in force, those connections end that the try named, and new ones are answered like them.
+// and ClusterNetworkPolicies, with veilctl on connections between all pods. A try changes nothing.
+// When the policies then come in force, those connections end that the try named, and new ones are
+// answered like them.
 func TestTriesOfCasesComeTrue(t *testing.T) {
 	nettest.NeedRoot(t)
 	program := program(t)
@@ -172,9 +184,14 @@ func TestTriesOfCasesComeTrue(t *testing.T) {
 				step = 1
 			}
 
-			tried, ended, stayed := 0, 0, 0
+			var all []triedSet
 			for i := 0; i < len(sets); i += step {
-				ends, stays := w.try(ctx, t, tried, sets[i])
+				all = append(all, triedSet{namespaced: sets[i]})
+			}
+			all = append(all, clusterSets(t, first, sets)...)
+			tried, ended, stayed := 0, 0, 0
+			for _, set := range all {
+				ends, stays := w.try(ctx, t, tried, set)
 				tried, ended, stayed = tried+1, ended+ends, stayed+stays
 			}
 			t.Logf("%d sets of policies; of the connections %d ended, and %d stayed, as predicted",
@@ -190,18 +207,9 @@ func TestTriesOfCasesComeTrue(t *testing.T) {
 // try tries a set of policies on connections between all pods, creates the policies, and compares.
 // At the end it deletes them.
 func (w *triedLab) try(ctx context.Context, t *testing.T, number int,
-	set []networkingv1.NetworkPolicy) (ends, stays int) {
+	set triedSet) (ends, stays int) {
 	t.Helper()
-	set = slices.Clone(set)
-	for i := range set {
-		set[i].APIVersion, set[i].Kind = "networking.k8s.io/v1", "NetworkPolicy"
-	}
-	text, err := json.Marshal(&networkingv1.NetworkPolicyList{Items: set,
-		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicyList"}})
-	errtest.Must(t, err)
-	text = []byte(w.blocks.Replace(string(text)))
-	var list networkingv1.NetworkPolicyList
-	errtest.Must(t, json.Unmarshal(text, &list))
+	text, list, clusterwide := w.write(t, set)
 	what := fmt.Sprintf("set %d %s", number, text)
 
 	w.connect(ctx, t, triedPorts[number%len(triedPorts)])
@@ -221,11 +229,18 @@ func (w *triedLab) try(ctx context.Context, t *testing.T, number int,
 		errtest.Must(t, errtest.Of(policies.NetworkPolicies(p.Namespace).Create(ctx, p,
 			metav1.CreateOptions{})))
 	}
+	clusterPolicies := w.Control.Dynamic.Resource(nodetest.ClusterPolicies)
+	for _, o := range clusterwide.Items {
+		errtest.Must(t, errtest.Of(clusterPolicies.Create(ctx, &o, metav1.CreateOptions{})))
+	}
 	w.inForce(ctx, t)
 	if err := w.becomes(ctx, predicted); err != nil {
 		t.Errorf("%s: %v", what, err)
 	}
+	w.retry(ctx, t, what)
 
+	errtest.Must(t, clusterPolicies.DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{}))
 	for _, n := range []string{"x", "y", "z"} {
 		errtest.Must(t, policies.NetworkPolicies(n).DeleteCollection(ctx, metav1.DeleteOptions{},
 			metav1.ListOptions{}))
@@ -234,23 +249,70 @@ func (w *triedLab) try(ctx context.Context, t *testing.T, number int,
 	return len(predicted), len(w.flows) - len(predicted)
 }
 
+// write returns a set as a file of policies, and its objects.
+func (w *triedLab) write(t *testing.T, set triedSet) (text []byte,
+	list networkingv1.NetworkPolicyList, clusterwide unstructured.UnstructuredList) {
+	t.Helper()
+	list = networkingv1.NetworkPolicyList{Items: set.namespaced, TypeMeta: metav1.TypeMeta{
+		APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "NetworkPolicyList"}}
+	namespaced, err := json.Marshal(&list)
+	errtest.Must(t, err)
+	namespaced = []byte(w.blocks.Replace(string(namespaced)))
+	list = networkingv1.NetworkPolicyList{}
+	errtest.Must(t, json.Unmarshal(namespaced, &list))
+
+	var items []string
+	for _, name := range slices.Sorted(maps.Keys(set.clusterwide)) {
+		items = append(items, fmt.Sprintf(`{"apiVersion": %q, "kind": "ClusterNetworkPolicy", `+
+			`"metadata": {"name": %q}, "spec": %s}`, nodetest.ClusterPolicies.GroupVersion(), name,
+			set.clusterwide[name]))
+	}
+	other := w.blocks.Replace(`{"apiVersion": "v1", "kind": "List", "items": [` +
+		strings.Join(items, ",") + `]}`)
+	errtest.Must(t, json.Unmarshal([]byte(other), &clusterwide))
+	return fmt.Appendf(nil, "%s\n---\n%s", namespaced, other), list, clusterwide
+}
+
+// retry tries the policies in force as the API server lists them. Nothing would change.
+func (w *triedLab) retry(ctx context.Context, t *testing.T, what string) {
+	t.Helper()
+	rest := w.Control.Client.NetworkingV1().RESTClient()
+	list, err := rest.Get().AbsPath("/apis/networking.k8s.io/v1/networkpolicies").DoRaw(ctx)
+	errtest.Must(t, err)
+	other, err := rest.Get().AbsPath("/apis", nodetest.ClusterPolicies.Group,
+		nodetest.ClusterPolicies.Version, nodetest.ClusterPolicies.Resource).DoRaw(ctx)
+	errtest.Must(t, err)
+	for _, n := range w.Nodes() {
+		got := w.tryOn(ctx, t, n, fmt.Appendf(nil, "%s\n---\n%s", list, other))
+		if len(got.Ends) > 0 || len(got.Passes) > 0 {
+			t.Errorf("%s: %s predicts changes by the policies in force: %+v", what, n.Name, got)
+		}
+	}
+}
+
+// tryOn returns what veilctl policy try shows on a node.
+func (w *triedLab) tryOn(ctx context.Context, t *testing.T, n *lab.Node,
+	policies []byte) (answer known.Tried) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "new.yaml")
+	filetest.Write(t, file, policies, 0o644)
+	out, err := n.Exec(ctx, w.Program("veilctl"), "policy", "try", "-f", file, "-o", "json")
+	if jsonErr := json.Unmarshal(out, &answer); jsonErr != nil {
+		t.Fatalf("veilctl policy try: %s: %v", out, errors.Join(err, jsonErr))
+	}
+	return answer
+}
+
 // predict returns the flows that veilctl policy try names as ended, on all nodes.
 func (w *triedLab) predict(ctx context.Context, t *testing.T,
 	policies []byte) map[flowKey]bool {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "new.json")
-	filetest.Write(t, file, policies, 0o644)
-
 	ends := map[flowKey]bool{}
 	for _, n := range w.Nodes() {
-		out, err := n.Exec(ctx, w.Program("veilctl"), "policy", "try", "-f", file, "-o", "json")
-		var answer known.Tried
-		if jsonErr := json.Unmarshal(out, &answer); jsonErr != nil {
-			t.Fatalf("veilctl policy try: %s: %v", out, errors.Join(err, jsonErr))
-		}
+		answer := w.tryOn(ctx, t, n, policies)
 		if answer.Connections < w.knownAt(n) || answer.Unknown > 0 || len(answer.Passes) > 0 {
-			t.Errorf("%s knows %d connections, want %d: %s", n.Name, answer.Connections, w.knownAt(n),
-				out)
+			t.Errorf("%s knows %d connections, want %d: %+v", n.Name, answer.Connections,
+				w.knownAt(n), answer)
 		}
 		for _, r := range answer.Ends {
 			key := flowKey{from: r.Peer, to: r.Pod, proto: r.Protocol, port: r.Port}
@@ -276,14 +338,16 @@ func (w *triedLab) knownAt(n *lab.Node) (count int) {
 	return count
 }
 
-// rules returns the nodes' tables of policies without counters, and without the limits of samples,
-// which end by themselves.
+// rules returns the nodes' tables of policies without counters, and without the limits of samples
+// and the flows that a change ended, which end by themselves.
 func (w *triedLab) rules(ctx context.Context, t *testing.T) (all string) {
 	t.Helper()
 	for _, n := range w.Nodes() {
 		out := nodetest.Run(ctx, t, n, "nft", "--stateless", "list table inet "+abi.NFTPolicyTable)
+		ended := false // in a set of flows
 		for line := range strings.Lines(out) {
-			if !strings.Contains(line, "burst") {
+			ended = strings.HasPrefix(line, "\tset ended") || ended && line != "\t}\n"
+			if !ended && !strings.Contains(line, "burst") {
 				all += line
 			}
 		}
