@@ -86,7 +86,7 @@ func (c *Cluster) Compile() {
 		} else {
 			c.rules[d] = rules
 			maps.Copy(c.Sets, w.sets)
-			c.Count[d] = w.count
+			c.Count[d] = w.count.lines
 		}
 		if err != nil && c.Problem == "" {
 			c.Problem = fmt.Sprintf("%s: %v", d, err)

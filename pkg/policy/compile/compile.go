@@ -149,8 +149,8 @@ type Namespaced struct {
 	// Count is the number of lines by direction, before any are joined: one for each peer and range
 	// of ports.
 	Count [2]int
-	// ranges counts the ranges of blocks by direction.
-	ranges [2]int
+	// size is the number of lines and ranges of both directions, those of named ports included.
+	size int
 	// Over reports whether the policy denies everything because its namespace exceeds a budget.
 	Over bool
 	// Serial numbers the version of the policy.
@@ -165,6 +165,33 @@ type namedLine struct {
 	peer  string
 	proto policy.Proto
 	name  string
+}
+
+// New returns a policy that is not compiled, but counted.
+func New(p policy.Policy, serial uint64) *Namespaced {
+	c := &Namespaced{Policy: p, Serial: serial}
+	if p.Invalid != "" || checkSelector(p.Subjects) != nil {
+		return c
+	}
+	for d, rules := range p.Rules {
+		var n counter
+		if p.Isolates[d] && n.addAll(rules) == nil {
+			c.size += max(n.lines, n.ranges)
+		}
+	}
+	return c
+}
+
+// Again returns the policy as a new version that is not compiled.
+func (c *Namespaced) Again(serial uint64) *Namespaced {
+	return &Namespaced{Policy: c.Policy, Serial: serial, size: c.size}
+}
+
+// Denying returns the policy as a new version with Over, which denies everything because of a
+// problem.
+func (c *Namespaced) Denying(serial uint64, problem string) *Namespaced {
+	return &Namespaced{Policy: c.Policy, Serial: serial, size: c.size, Over: true, Problem: problem,
+		Sets: map[string]*Definition{}}
 }
 
 // Subjects returns the selector of the policy's pods. A selector that is too large to match against
@@ -200,8 +227,7 @@ func (c *Namespaced) Compile() {
 			c.Problem = fmt.Sprintf("%s: %v", d, err)
 			continue
 		}
-		c.Lines[d], c.Count[d] = w.lines, w.count-len(w.named)
-		c.ranges[d] = w.ranges
+		c.Lines[d], c.Count[d] = w.lines, w.count.lines-len(w.named)
 		c.named = append(c.named, w.named...)
 		maps.Copy(c.Sets, w.sets)
 	}
@@ -249,10 +275,18 @@ func splitPorts(ports []policy.Port) (intervals []policy.Interval, names []polic
 	return merged, names, nil
 }
 
+// checkCIDR returns an error unless a block is of a prefix.
+func checkCIDR(b policy.Block) error {
+	if !b.CIDR.IsValid() || b.CIDR.Addr().Zone() != "" || b.CIDR.Addr().Is4In6() {
+		return fmt.Errorf("ipBlock %s is not a prefix", b.CIDR)
+	}
+	return nil
+}
+
 // RangesOf returns the block less its exceptions as disjoint ranges in ascending order.
 func RangesOf(b policy.Block) ([]policy.Range, error) {
-	if !b.CIDR.IsValid() || b.CIDR.Addr().Zone() != "" || b.CIDR.Addr().Is4In6() {
-		return nil, fmt.Errorf("ipBlock %s is not a prefix", b.CIDR)
+	if err := checkCIDR(b); err != nil {
+		return nil, err
 	}
 
 	cidr := b.CIDR.Masked()
@@ -300,27 +334,11 @@ func namedLines(named []namedLine, p *policy.Pod) (lines []policy.Line) {
 	return lines
 }
 
-// Size returns about how many lines and ranges the policy comes to. Unlike LineCount, it does not
-// depend on Compile.
-func (c *Namespaced) Size() (n int) {
-	for d, rules := range c.Policy.Rules {
-		if !c.Policy.Isolates[d] || c.Over {
-			continue
-		}
-		for _, r := range rules {
-			n += max(1, len(r.Peers)) * max(1, len(r.Ports))
-			for _, p := range r.Peers {
-				if p.Block != nil {
-					n += len(p.Block.Except)
-				}
-			}
-		}
-	}
-	return n
-}
-
-// LineCount returns the number of lines and ranges of a policy.
+// LineCount returns the number of lines and ranges of a policy. It does not depend on Compile. A
+// direction that denies everything has none.
 func (c *Namespaced) LineCount() int {
-	in, out := policy.Ingress, policy.Egress
-	return max(c.Count[in], c.ranges[in]) + max(c.Count[out], c.ranges[out])
+	if c.Over {
+		return 0
+	}
+	return c.size
 }

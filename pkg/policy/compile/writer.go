@@ -1,10 +1,10 @@
 package compile
 
 import (
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
+	"strconv"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -16,9 +16,8 @@ type writer struct {
 	lines     []policy.Line
 	named     []namedLine
 	sets      map[string]*Definition
-	ranges    int
-	// count is the number of lines before any are joined.
-	count int
+	// count counts lines before any are joined.
+	count counter
 	// denies reports whether the rule denies.
 	denies bool
 }
@@ -33,7 +32,7 @@ func (w *writer) rules(rules []policy.Rule) error {
 		if err != nil {
 			return fmt.Errorf("rule %d: %w", i, err)
 		}
-		text := fmt.Sprint(r.Ports)
+		text := portsText(r.Ports)
 		if same := byPorts[text]; same != nil && !parsed.all {
 			same.peers = append(same.peers, parsed.peers...)
 			continue
@@ -69,33 +68,33 @@ type parsedRule struct {
 
 func (w *writer) parse(r policy.Rule) (*parsedRule, error) {
 	intervals, names, err := splitPorts(r.Ports)
+	if err == nil {
+		err = w.count.add(r, len(intervals), len(names))
+	}
 	if err != nil {
 		return nil, err
 	}
 
 	parsed := &parsedRule{all: len(r.Peers) == 0, intervals: intervals, names: names}
-	peers := r.Peers
-	if parsed.all {
-		peers = []policy.Peer{{Namespaces: &policy.Selector{}}}
+	if parsed.all { // includes pods of unknown namespaces, and all other addresses
+		parsed.peers = []*Definition{{Kind: policy.KindPods}}
+		return parsed, nil
 	}
-	for _, p := range peers {
-		def, err := w.define(p)
-		if err != nil {
-			return nil, err
-		}
-		if parsed.all {
-			def.Namespaces = nil // includes pods of unknown namespaces, and all other addresses
-		}
-		if def.Kind == policy.KindNodes && len(names) > 0 {
-			return nil, errors.New("nodes have no named ports")
-		}
-		parsed.peers = append(parsed.peers, def)
-		if w.count += max(1, len(intervals)+len(names)); w.count > MaxLines {
-			return nil, fmt.Errorf("the policy needs more than %d lines of peers and port ranges",
-				MaxLines)
-		}
+	parsed.peers = make([]*Definition, len(r.Peers))
+	for i, p := range r.Peers {
+		parsed.peers[i] = w.define(p)
 	}
 	return parsed, nil
+}
+
+// portsText returns a text that is equal for equal ports.
+func portsText(ports []policy.Port) string {
+	var b []byte
+	for _, p := range ports {
+		b = append(b, byte(p.Proto), byte(p.First>>8), byte(p.First), byte(p.Last>>8), byte(p.Last))
+		b = strconv.AppendQuote(b, p.Name)
+	}
+	return string(b)
 }
 
 // write adds the lines of a rule.
@@ -125,23 +124,24 @@ const minJoined = 8
 
 // joinPods makes one definition of the definitions that select pods, if there are many.
 func joinPods(defs []*Definition) (out []*Definition) {
-	joined := &Definition{Kind: policy.KindPods}
-	texts := map[string]bool{}
-	for _, d := range defs {
-		switch {
-		case d.Kind != policy.KindPods:
-			out = append(out, d)
-		case !texts[d.text()]:
-			texts[d.text()] = true
-			joined.Any = append(joined.Any, d)
-		}
-	}
-	if len(joined.Any) < minJoined {
+	if len(defs) < minJoined {
 		return defs
 	}
-	slices.SortFunc(joined.Any, func(a, b *Definition) int {
-		return strings.Compare(a.text(), b.text())
-	})
+	byText := map[string]*Definition{}
+	for _, d := range defs {
+		if d.Kind == policy.KindPods {
+			byText[d.text()] = d
+		} else {
+			out = append(out, d)
+		}
+	}
+	if len(byText) < minJoined {
+		return defs
+	}
+	joined := &Definition{Kind: policy.KindPods}
+	for _, text := range slices.Sorted(maps.Keys(byText)) {
+		joined.Any = append(joined.Any, byText[text])
+	}
 	return append(out, joined)
 }
 
@@ -167,30 +167,21 @@ func (w *writer) use(d *Definition) string {
 	return name
 }
 
-func (w *writer) define(p policy.Peer) (*Definition, error) {
-	if p.Block != nil {
-		ranges, err := RangesOf(*p.Block)
-		if w.ranges += len(ranges); err == nil && w.ranges > MaxRanges {
-			err = fmt.Errorf("the ipBlocks have more than %d ranges", MaxRanges)
-		}
-		return &Definition{Kind: policy.KindBlock, Block: p.Block}, err
+// define returns the definition of a peer that was counted.
+func (w *writer) define(p policy.Peer) *Definition {
+	switch {
+	case p.Block != nil:
+		return &Definition{Kind: policy.KindBlock, Block: p.Block}
+	case p.Nodes != nil:
+		return &Definition{Kind: policy.KindNodes, Pods: *p.Nodes, Denied: w.denies}
 	}
-
-	if p.Nodes != nil {
-		return &Definition{Kind: policy.KindNodes, Pods: *p.Nodes, Denied: w.denies},
-			checkSelector(*p.Nodes)
-	}
-
 	def := &Definition{Kind: policy.KindPods, Namespace: w.policy.Namespace,
 		Namespaces: p.Namespaces}
 	if p.Namespaces != nil {
 		def.Namespace = ""
-		if err := checkSelector(*p.Namespaces); err != nil {
-			return nil, err
-		}
 	}
 	if p.Pods != nil {
 		def.Pods = *p.Pods
 	}
-	return def, checkSelector(def.Pods)
+	return def
 }

@@ -67,7 +67,7 @@ func (p *Planner) weigh() {
 		}
 		u := use{memo: p.uses[pod.Key()].memo}
 		var serials []byte
-		for _, c := range p.selecting(pod) {
+		for _, c := range p.matching(pod) {
 			serials = binary.AppendUvarint(serials, c.Serial)
 			u.lines += c.LineCount()
 		}
@@ -251,8 +251,7 @@ func (q *denialQueue) denyLargest(namespace string) int {
 // deny makes a policy deny everything in the directions that it isolates.
 func (p *Planner) deny(name policy.Name, problem string) {
 	of := p.policies[name.Namespace]
-	of[name.Name] = &compile.Namespaced{Policy: of[name.Name].Policy, Serial: p.serial.Add(1),
-		Sets: map[string]*compile.Definition{}, Problem: problem, Over: true}
+	of[name.Name] = of[name.Name].Denying(p.serial.Add(1), problem)
 	p.over[name.Namespace] = append(p.over[name.Namespace], name.Name)
 	p.dirtyAll(name.Namespace)
 }
@@ -263,7 +262,7 @@ func (p *Planner) forgive(namespace string) {
 	of := p.policies[namespace]
 	for _, name := range p.over[namespace] {
 		if c := of[name]; c != nil && c.Over {
-			of[name] = &compile.Namespaced{Policy: c.Policy, Serial: p.serial.Add(1)}
+			of[name] = c.Again(p.serial.Add(1))
 		}
 	}
 	delete(p.over, namespace)

@@ -22,9 +22,9 @@ func (p *Planner) Copy() *Planner {
 	for namespace, all := range p.policies {
 		q.policies[namespace] = map[string]*compile.Namespaced{}
 		for name, c := range all {
-			of := &compile.Namespaced{Policy: c.Policy, Serial: q.serial.Add(1)}
+			of := c.Again(q.serial.Add(1))
 			if c.Over { // It denies until a policy of its namespace changes.
-				of.Over, of.Problem, of.Sets = true, c.Problem, c.Sets
+				of = c.Denying(of.Serial, c.Problem)
 				q.over[namespace] = append(q.over[namespace], name)
 			}
 			q.policies[namespace][name] = of

@@ -114,7 +114,7 @@ func (p *Planner) find(namespace string) *Draft {
 func (p *Planner) isLarge(namespace string) bool {
 	lines := 0
 	for _, c := range p.policies[namespace] {
-		lines += c.Size()
+		lines += c.LineCount()
 	}
 	return lines > maxMedium
 }
@@ -175,7 +175,7 @@ func (p *Planner) takesLong(namespace string) bool {
 		}
 		seen[key] = true
 		for _, c := range selecting {
-			lines += c.Size()
+			lines += c.LineCount()
 		}
 		if lines > maxLinesAtOnce {
 			return true

@@ -53,6 +53,31 @@ func TestManyEmptyPoliciesOfANamespaceCostLittle(t *testing.T) {
 	}
 }
 
+// Policies beyond the budget of their namespace are counted and not compiled: ten times as many as
+// the budget has room for do not need twice the memory.
+func TestPoliciesBeyondTheBudgetAreOnlyCounted(t *testing.T) {
+	const lines, room = 1000, 10
+	planned := func(policies int) uint64 {
+		p := planner.New("here")
+		p.Limit(room*lines, 2*room*lines, 2*room*lines)
+		putPods(p, "a", 1, 1, true)
+		for i := range policies {
+			np := policytest.OwnPorts("a", fmt.Sprint("p", i), lines, true)[0]
+			np.Subjects = nil
+			p.PutPolicy(np)
+		}
+		var plan *policy.Plan
+		bytes := allocated(func() { plan = p.Plan() })
+		if n := denied(t, plan); n != policies-room {
+			t.Errorf("%d of %d policies deny", n, policies)
+		}
+		return bytes
+	}
+	if within, beyond := planned(room), planned(10*room); beyond > 2*within {
+		t.Errorf("a plan allocates %d bytes within the budget, and %d beyond it", within, beyond)
+	}
+}
+
 // A change of a namespace's policies judges again those that deny because of a budget, in a copy of
 // the planner too.
 func TestCopyForgivesPoliciesThatDeny(t *testing.T) {

@@ -37,35 +37,32 @@ type labelIndex map[string]map[string][]*policy.Pod
 // eachCandidate calls f with all pods that a definition may select, and possibly others. It may
 // call f with a pod more than once.
 func (p *Planner) eachCandidate(d *compile.Definition, index labelIndex, f func(*policy.Pod)) {
-	for _, alternative := range d.Any {
-		p.eachCandidate(alternative, index, f)
-	}
-	if len(d.Any) > 0 {
-		return
-	}
-
-	for _, r := range d.Pods {
-		if r.Op != policy.In {
-			continue
-		}
-		by := p.indexed(r.Key, index)
-		for i, value := range r.Values {
-			if slices.Contains(r.Values[:i], value) {
-				continue
-			}
-			for _, pod := range by[value] {
-				f(pod)
+	seen := map[labelKey]bool{}
+	for _, alternative := range alternatives(d) {
+		for _, k := range required(alternative) {
+			if !seen[k] {
+				seen[k] = true
+				p.eachWith(k, index, f)
 			}
 		}
-		return
 	}
+}
 
-	pods := p.pods
-	if d.Namespaces == nil && d.Namespace != "" {
-		pods = p.podsByNS[d.Namespace]
-	}
-	for _, pod := range pods {
-		f(pod)
+// eachWith calls f with all pods that have a label and are in a namespace, and possibly others.
+func (p *Planner) eachWith(k labelKey, index labelIndex, f func(*policy.Pod)) {
+	switch {
+	case k.key != "":
+		for _, pod := range p.indexed(k.key, index)[k.value] {
+			f(pod)
+		}
+	case k.namespace != "":
+		for _, pod := range p.podsByNS[k.namespace] {
+			f(pod)
+		}
+	default:
+		for _, pod := range p.pods {
+			f(pod)
+		}
 	}
 }
 

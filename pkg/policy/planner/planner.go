@@ -234,7 +234,7 @@ func (p *Planner) PutPolicy(policy policy.Policy) {
 			return
 		}
 	}
-	of[policy.Name.Name] = &compile.Namespaced{Policy: policy, Serial: p.serial.Add(1)}
+	of[policy.Name.Name] = compile.New(policy, p.serial.Add(1))
 	p.forgive(policy.Namespace)
 	p.dirtyAll(policy.Namespace)
 }
