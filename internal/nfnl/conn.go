@@ -131,9 +131,22 @@ func (c *Conn) Commit(subsystem uint16, m *Messages) error {
 // kernel refused with the error ignored, and the first other errors. After a group of messages with
 // other errors, it sends no further messages.
 func (c *Conn) Send(m *Messages, ignored unix.Errno) (refused int, err error) {
+	_, refused, err = c.exchange(m, ignored)
+	return refused, err
+}
+
+// Ask sends independent requests as Send does. It returns the numbers of the requests that the
+// kernel answered with an object, from 0 and in order.
+func (c *Conn) Ask(m *Messages, ignored unix.Errno) (answered []int, err error) {
+	answered, _, err = c.exchange(m, ignored)
+	return answered, err
+}
+
+func (c *Conn) exchange(m *Messages, ignored unix.Errno) (answered []int, refused int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m.number(c.seq + 1)
+	first := c.seq + 1
+	m.number(first)
 	c.seq += uint32(m.count)
 	for rest := m.b; len(rest) > 0 && err == nil; {
 		size := 0
@@ -141,21 +154,22 @@ func (c *Conn) Send(m *Messages, ignored unix.Errno) (refused int, err error) {
 			size += int(binary.NativeEndian.Uint32(rest[size:]))
 		}
 		if err = c.send([][]byte{rest[:size]}); err != nil {
-			return refused, fmt.Errorf("send: %w", err)
+			return answered, refused, fmt.Errorf("send: %w", err)
 		}
 		rest = rest[size:]
-		err = c.answers(func(_ uint32, errno unix.Errno) error {
-			if errno == ignored && errno != 0 {
+		err = c.answers(func(seq uint32, errno unix.Errno) error {
+			switch errno {
+			case 0:
+				answered = append(answered, int(seq-first))
+			case ignored:
 				refused++
-				return nil
+			default:
+				return errno
 			}
-			if errno == 0 {
-				return nil
-			}
-			return errno
+			return nil
 		})
 	}
-	return refused, err
+	return answered, refused, err
 }
 
 func (c *Conn) send(parts [][]byte) error {
@@ -172,7 +186,7 @@ func (c *Conn) send(parts [][]byte) error {
 const errorsKept = 8
 
 // answers reads all waiting answers and calls each with the sequence number and the error of each
-// acknowledgement. An errno of 0 means success. It returns the first errors of each.
+// acknowledgement. An errno of 0 means success, or an object. It returns the first errors of each.
 func (c *Conn) answers(each func(seq uint32, errno unix.Errno) error) error {
 	var errs []error
 	for {
@@ -184,10 +198,11 @@ func (c *Conn) answers(each func(seq uint32, errno unix.Errno) error) error {
 			return errors.Join(append(errs, fmt.Errorf("receive: %w", err))...)
 		}
 		for m := range messagesOf(c.buf[:n]) {
-			if m.kind != unix.NLMSG_ERROR {
-				continue
+			errno := unix.Errno(0)
+			if m.kind == unix.NLMSG_ERROR {
+				errno = m.errno()
 			}
-			if err := each(m.seq, m.errno()); err != nil && len(errs) < errorsKept {
+			if err := each(m.seq, errno); err != nil && len(errs) < errorsKept {
 				errs = append(errs, err)
 			}
 		}

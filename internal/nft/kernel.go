@@ -25,7 +25,7 @@ const transactionSize = 64 << 20
 // with several reads and changes should keep a Conn: before the kernel closes a socket, it frees
 // the objects that the last transactions of all programs removed, which takes 20 to 40 ms (see
 // package nfnl). A Conn is not safe for concurrent use. The caller must close it at the end, and
-// after an error that matches neither fs.ErrNotExist nor ErrSetRemoved.
+// after an error that does not match fs.ErrNotExist.
 type Conn struct {
 	nftables *nftables.Conn
 	// socket is the socket of the field nftables.
@@ -242,9 +242,6 @@ func (t *Table) readChains(c *nftables.Conn, kernel *nftables.Table) error {
 	return nil
 }
 
-// ErrSetRemoved matches the error of Sets if a set was removed after the sets were listed.
-var ErrSetRemoved = errors.New("a set was removed meanwhile")
-
 // Sets returns all sets of a table. It reads the elements only of sets for which which returns
 // true. The error matches fs.ErrNotExist if there is no table.
 func Sets(table string, which func(name string) bool) (sets []Set, err error) {
@@ -276,10 +273,6 @@ func readSets(c *nftables.Conn, t *nftables.Table, which func(name string) bool)
 		if which(s.Name) {
 			elements, err := c.GetSetElements(s)
 			if err != nil {
-				// The library's error does not match ENOENT.
-				if _, e := c.GetSetByName(t, s.Name); e != nil {
-					err = errors.Join(ErrSetRemoved, err)
-				}
 				return nil, fmt.Errorf("list elements of set %s: %w", s.Name, err)
 			}
 			set.Elements = fromKernel(elements)

@@ -3,6 +3,7 @@ package nft_test
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
@@ -340,14 +342,40 @@ func TestMissingThingsAreNamed(t *testing.T) {
 			Remove: []nft.Element{nft.Key([]byte{1, 2, 3, 4})}}); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("remove a missing element: %v", err)
 		}
-		_, err := nft.Sets("kubeveil_test", func(name string) bool {
-			if name == "addrs" {
-				_ = command("flush ruleset")
+		return nil
+	})
+}
+
+// Search finds the elements that are in the sets of a table, and nothing in a table that is missing.
+func TestSearchFindsWhichSetsHaveAnElement(t *testing.T) {
+	in(t, func() error {
+		const sets = 3000 // more than one send
+		text := "add table inet kubeveil_test\nadd table inet other\n" +
+			"add set inet other m0 { type ipv4_addr; elements = { 198.18.0.1 } }\n"
+		for i := range sets {
+			text += fmt.Sprintf("add set inet kubeveil_test m%d { type ipv4_addr; }\n", i)
+		}
+		text += "add element inet kubeveil_test m7 { 198.18.0.1, 198.18.0.3 }\n" +
+			"add element inet kubeveil_test m2999 { 198.18.0.2 }\n"
+		if err := nettest.Feed(text, "nft", "-f", "-"); err != nil {
+			return err
+		}
+
+		c, err := nft.Open()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		keys := []nft.Element{nft.Key([]byte{198, 18, 0, 1}), nft.Key([]byte{198, 18, 0, 2})}
+		for table, want := range map[string][]nft.Elements{
+			"kubeveil_test": {{Table: "kubeveil_test", Set: "m7", Remove: keys[:1]},
+				{Table: "kubeveil_test", Set: "m2999", Remove: keys[1:]}},
+			"none": nil,
+		} {
+			got, err := c.Search(table, func(string) []nft.Element { return keys })
+			if diff := cmp.Diff(want, got); diff != "" || err != nil {
+				t.Errorf("table %s: %v (-want +got):\n%s", table, err, diff)
 			}
-			return true
-		})
-		if !errors.Is(err, nft.ErrSetRemoved) {
-			t.Errorf("read a set that was removed: %v", err)
 		}
 		return nil
 	})

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
@@ -87,7 +88,7 @@ func readElements() (all []element, err error) {
 	return all, err
 }
 
-func groupsOf(addrs []netip.Addr) (found []member, err error) {
+func groupsOf(addrs []netip.Addr) (found []nft.Elements, err error) {
 	err = withSets(func(s nftSets) error {
 		found, _, err = s.groupsOf(addrs)
 		return err

@@ -146,11 +146,15 @@ func membersOf(group string, addrs []netip.Addr) (out []member) {
 }
 
 func (m member) add() nft.Elements {
+	return nft.Elements{Table: abi.NFTPolicyTable, Set: m.set, Add: []nft.Element{m.element()}}
+}
+
+func (m member) element() nft.Element {
 	e := nft.Addr(m.addr)
 	if m.set == abi.NFTSelf4 || m.set == abi.NFTSelf6 {
 		e.Key += e.Key
 	}
-	return nft.Elements{Table: abi.NFTPolicyTable, Set: m.set, Add: []nft.Element{e}}
+	return e
 }
 
 // reserveTries bounds how often Attach tries again because the daemon changed the reservation
@@ -212,14 +216,9 @@ func (s nftSets) leaveGroups(addrs []netip.Addr) error {
 	for began := time.Now(); ; {
 		found, quiet, err := s.groupsOf(addrs)
 		if err == nil {
-			err = s.changeAll(nil, nil, nil, found)
+			err = s.ChangeElements(found...)
 		}
-		gone := errors.Is(err, ErrNotFound)
-		moved := errors.Is(err, nft.ErrSetRemoved) || gone && len(found) > 0
-		switch {
-		case gone && !moved: // there is no table
-			return nil
-		case err == nil && quiet, err != nil && !moved:
+		if moved := errors.Is(err, ErrNotFound); err == nil && quiet || err != nil && !moved {
 			return err
 		}
 		if time.Since(began) > leaveLimit {
@@ -234,47 +233,37 @@ const leaveLimit = 10 * time.Second
 
 var errNotQuiet = errors.New("the pod may be in a group that was not read")
 
-// beforeRead lets tests change the table before groupsOf reads a set. It is nil in programs.
-var beforeRead func(set string)
+// afterSearch lets tests change the table after groupsOf searched it. It is nil in programs.
+var afterSearch func()
 
-// groupsOf returns the elements of addresses in all groups. quiet reports whether nothing changed
-// during the search. The error matches ErrNotFound if there is no table, and nft.ErrSetRemoved if a
-// set was removed after the sets were listed.
-func (s nftSets) groupsOf(addrs []netip.Addr) (found []member, quiet bool, err error) {
+// groupsOf returns the elements of addresses in all groups, as changes that remove them. quiet
+// reports whether nothing changed during the search. Without a table, no address is in a group.
+func (s nftSets) groupsOf(addrs []netip.Addr) (found []nft.Elements, quiet bool, err error) {
 	if len(addrs) == 0 {
 		return nil, true, nil
 	}
-
-	var sets []nft.Set
 	quiet, err = s.Quiet(func() (err error) {
-		sets, err = s.Sets(abi.NFTPolicyTable, func(name string) bool {
-			ours := strings.HasPrefix(name, abi.NFTMembers4) || name == abi.NFTSelf4 || isOf6(name)
-			if ours && beforeRead != nil {
-				beforeRead(name)
-			}
-			return ours
+		found, err = s.Search(abi.NFTPolicyTable, func(set string) []nft.Element {
+			return keysIn(set, addrs)
 		})
+		if afterSearch != nil {
+			afterSearch()
+		}
 		return err
 	})
-
-	for _, set := range sets {
-		size := 4
-		if isOf6(set.Name) {
-			size = 16
-		}
-		for _, e := range set.Elements {
-			if len(e.Key) < size {
-				continue
-			}
-			a, ok := netip.AddrFromSlice([]byte(e.Key[:size]))
-			if ok && slices.Contains(addrs, a) {
-				found = append(found, member{set.Name, a})
-			}
-		}
-	}
 	return found, quiet, err
 }
 
-func isOf6(set string) bool {
-	return strings.HasPrefix(set, abi.NFTMembers6) || set == abi.NFTSelf6
+// keysIn returns the elements that addresses may have in a set of the table of policies.
+func keysIn(set string, addrs []netip.Addr) (keys []nft.Element) {
+	for _, a := range addrs {
+		members, self := abi.NFTMembers4, abi.NFTSelf4
+		if a.Is6() {
+			members, self = abi.NFTMembers6, abi.NFTSelf6
+		}
+		if set == self || strings.HasPrefix(set, members) {
+			keys = append(keys, member{set, a}.element())
+		}
+	}
+	return keys
 }
