@@ -74,11 +74,17 @@ func publish(ctx context.Context, t *testing.T, l *lab.Lab, name string, spec co
 func balance(ctx context.Context, t *testing.T, l *lab.Lab, s *corev1.Service, via *lab.Node,
 	addrs ...netip.Addr) {
 	t.Helper()
+	routeVia(ctx, t, l, via, addrs...)
+	assign(ctx, t, l, s, addrs...)
+}
+
+// routeVia routes addresses by a node, for clients outside.
+func routeVia(ctx context.Context, t *testing.T, l *lab.Lab, via *lab.Node, addrs ...netip.Addr) {
+	t.Helper()
 	for _, a := range addrs {
 		errtest.Must(t, l.Outside.IP(ctx, fmt.Sprintf("route replace %s via %s", a,
 			nodeAddr(via, a.Is6()))))
 	}
-	assign(ctx, t, l, s, addrs...)
 }
 
 // assign assigns a service addresses of a load balancer, as a controller of a cloud does.

@@ -253,10 +253,7 @@ func externalIPs(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
 	addrs := []netip.Addr{netip.MustParseAddr("198.18.66.1"), netip.MustParseAddr("fd42:66::1")}
 	publish(ctx, t, l, "external", corev1.ServiceSpec{ExternalIPs: []string{addrs[0].String(),
 		addrs[1].String()}}, pods...)
-	for _, a := range addrs {
-		errtest.Must(t, l.Outside.IP(ctx, fmt.Sprintf("route replace %s via %s", a,
-			nodeAddr(l.Nodes()[0], a.Is6()))))
-	}
+	routeVia(ctx, t, l, l.Nodes()[0], addrs...)
 	each(func(six bool, proto string) {
 		to := netip.AddrPortFrom(addrs[0], servicePort)
 		if six {
