@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"github.com/kubeveil/kubeveil/e2e/vm/image"
 	"path/filepath"
 	"strings"
+
+	"github.com/kubeveil/kubeveil/e2e/vm/image"
 )
 
 // Modes of kube-proxy, as its configuration names them.
