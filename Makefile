@@ -118,7 +118,7 @@ bench-service: deps kubernetes ## measure services against kube-proxy, haproxy a
 	@$(OUT)/bin/kvlab bench service --out $(OUT)/bench-service $(BENCH)
 
 .PHONY: bench-site
-bench-site: deps build kubernetes ## measure a service of another cluster, beside clear and pairs of TLS proxies, out/bench-site/report.html (half an hour)
+bench-site: deps build kubernetes ## measure a service of another cluster, out/bench-site (35 minutes)
 	@hack/site/deps.sh
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab bench site --out $(OUT)/bench-site $(BENCH)
@@ -185,13 +185,17 @@ conformance-storage: cluster-image image-csi ## the upstream's own tests of stor
 conformance-policy: cluster-image ## the upstream's own tests of ClusterNetworkPolicy on virtual machines, out/conformance-policy/result.json (FOCUS=REGEXP, LIMIT=4h)
 	@hack/build-conformance.sh policy
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance --cluster-policies --nodes $(or $(NODES),2) --out $(OUT)/conformance-policy $(if $(FOCUS),--focus '$(FOCUS)') $(if $(LIMIT),--limit $(LIMIT))
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance --cluster-policies \
+		--nodes $(or $(NODES),2) --out $(OUT)/conformance-policy \
+		$(if $(FOCUS),--focus '$(FOCUS)') $(if $(LIMIT),--limit $(LIMIT))
 
 .PHONY: conformance-sites
-conformance-sites: cluster-image ## mcs-api's own tests on two linked clusters of virtual machines, out/conformance-sites/result.json (MCS_API=FOLDER, a checkout of github.com/kubernetes-sigs/mcs-api; FOCUS=REGEXP, SERVICE_PROXY=ebpf, LIMIT=1h)
+conformance-sites: cluster-image ## mcs-api's own tests on two linked clusters (MCS_API=FOLDER)
 	@hack/build-conformance.sh sites '$(MCS_API)'
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance --sites --nodes $(or $(NODES),2) --out $(OUT)/conformance-sites $(if $(FOCUS),--focus '$(FOCUS)') $(if $(SERVICE_PROXY),--service-proxy $(SERVICE_PROXY)) $(if $(LIMIT),--limit $(LIMIT))
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance --sites --nodes $(or $(NODES),2) \
+		--out $(OUT)/conformance-sites $(if $(FOCUS),--focus '$(FOCUS)') \
+		$(if $(SERVICE_PROXY),--service-proxy $(SERVICE_PROXY)) $(if $(LIMIT),--limit $(LIMIT))
 
 .PHONY: test-volumes
 test-volumes: cluster-image ## volumes on the kernel of a virtual machine, beside stock cryptsetup (RUN=REGEXP)

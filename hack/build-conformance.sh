@@ -8,7 +8,8 @@
 #                                     module in hack/tools/network-policy-api; their image is
 #                                     out/images/conformance-policy.tar, with the program of
 #                                     hack/tools/agnhost
-#   hack/build-conformance.sh sites FOLDER  for `make conformance-sites`: FOLDER is a checkout of mcs-api,
+#   hack/build-conformance.sh sites FOLDER
+#                                     for `make conformance-sites`: FOLDER is a checkout of
 #                                     github.com/kubernetes-sigs/mcs-api. Its tests are
 #                                     out/mcs-api/conformance.test, and their images
 #                                     out/images/conformance-sites.tar, from Debian packages
@@ -17,11 +18,12 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 what=${1:-e2e}
-[[ $what =~ ^(e2e|policy|sites)$ ]] || die "no tests are called $what: write policy, sites, or nothing"
+[[ $what =~ ^(e2e|policy|sites)$ ]] ||
+	die "no tests are called $what: write policy, sites, or nothing"
 "$ROOT/hack/vm/deps.sh"
 if [[ $what == sites ]]; then
 	[[ -n ${2:-} && -f $2/conformance/go.mod ]] ||
-		die "${2:-no folder} is not a checkout of github.com/kubernetes-sigs/mcs-api with its tests (v0.5.0 or later)"
+		die "${2:-no folder} is not a checkout of mcs-api with its tests (v0.5.0 or later)"
 	suite=$(cd "$2/conformance" && pwd)
 else
 	programs=(agnhost regression-issue-74839)
@@ -59,7 +61,8 @@ if [[ $what == sites ]]; then
 	mkdir -p "$mcs"
 	make_suite() {
 		cd "$suite"
-		CGO_ENABLED=0 GOFLAGS='' nice go test -c -trimpath -buildvcs=false -ldflags '-s -w' -o "$mcs/conformance.test.new" .
+		CGO_ENABLED=0 GOFLAGS='' nice go test -c -trimpath -buildvcs=false -ldflags '-s -w' \
+			-o "$mcs/conformance.test.new" .
 		mv "$mcs/conformance.test.new" "$mcs/conformance.test"
 		echo "$from" >"$mcs/conformance.test.from"
 	}
@@ -80,7 +83,7 @@ if [[ $what == sites ]]; then
 		echo "$from" >"$archive.from"
 	}
 	from=$(cat "$root.from" "$here"/*.go <(echo "$names") | sha256sum | cut -d' ' -f1)
-	built_from "$archive" "$from" || progress "make the images of the tests of mcs-api" make_site_images
+	built_from "$archive" "$from" || progress "make the images of mcs-api's tests" make_site_images
 	exit
 fi
 

@@ -23,7 +23,7 @@
 // fails without a known reason is tried once more, alone. The first failure stays in the report.
 //
 // The tests of ClusterNetworkPolicy are not in e2e.test but in a Go test binary. policies.go runs
-// them. The tests of linked clusters are mcs-api's, in a binary that the caller builds from a
+// them. The tests of linked clusters come from mcs-api, in a binary that the caller builds from a
 // checkout, see sites.go.
 //
 // # What it refuses

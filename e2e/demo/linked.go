@@ -120,6 +120,7 @@ func (d *demo) fillOther(ctx context.Context, n *network) error {
 		n.lab.Control.AddNamespace(ctx, namespace)); err != nil {
 		return err
 	}
+
 	for _, name := range []string{exported, hidden} {
 		pod, err := node.RunPod(ctx, namespace, name, nil)
 		if err != nil {

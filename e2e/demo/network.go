@@ -268,6 +268,7 @@ func (d *demo) notes() []string {
 			"compares over " +
 			"a link of limited rate and against a bare WireGuard.",
 	}
+
 	if d.api {
 		notes = append(notes, "Pod to service uses the address of a service whose only backend is "+
 			"that pod. Both rows have the same figure in clear, from pod to pod, because the "+

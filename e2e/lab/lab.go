@@ -69,8 +69,8 @@ type Options struct {
 	// a site with reach: all. The first node reads the API server, if there is one. Other nodes
 	// read snapshots, so they have no settings of VeildConfig that need an API server.
 	Sites bool
-	// ExportsOnly gives the sites of the first node their default reach: exports only. It needs
-	// Sites.
+	// ExportsOnly leaves the sites of the first node at their default reach: exports only. It
+	// needs Sites.
 	ExportsOnly bool
 	// Beside is another lab, with an API server and nodes of Kubeveil. The new lab is a second
 	// cluster on its network, with another API server and no nodes at first. Both share the family,

@@ -23,7 +23,7 @@ type place struct {
 // The second cluster has hosts and machines with other numbers, and other ranges of pods. Its range
 // of services is the same, because those of two linked clusters may overlap.
 const (
-	secondControlByte = lab.ControlByte + 2 // the byte before it is that of SecondAPI
+	secondControlByte = lab.ControlByte + 2 // the byte before it belongs to SecondAPI
 	secondControlHost = "control-b"
 	// secondMachines is odd, so that the first machine there runs containerd 2.
 	secondMachines = 51

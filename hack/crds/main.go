@@ -1,4 +1,4 @@
-// Command crds writes the definitions of kinds that are not Kubeveil's own, as their modules have
+// Command crds writes the definitions of kinds of other projects, as their modules have
 // them, to the folders of the components that need them: ServiceExport and ServiceImport, and the
 // snapshots of volumes. It leaves out their descriptions, which their projects document. The
 // definitions of Kubeveil's own kinds in these folders are written by hand.

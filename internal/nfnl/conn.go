@@ -145,6 +145,7 @@ func (c *Conn) Ask(m *Messages, ignored unix.Errno) (answered []int, err error) 
 func (c *Conn) exchange(m *Messages, ignored unix.Errno) (answered []int, refused int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	first := c.seq + 1
 	m.number(first)
 	c.seq += uint32(m.count)

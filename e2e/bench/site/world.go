@@ -164,6 +164,7 @@ func (w *world) startProxies(ctx context.Context) error {
 	if err := tlspair.Prepare(dir, b); err != nil {
 		return fmt.Errorf("make certificates: %w", err)
 	}
+
 	for i, end := range []tlspair.End{tlspair.Near, tlspair.Far} {
 		ways := func(near, far uint16) (all []tlspair.Forward) {
 			for _, p := range ports {
@@ -204,7 +205,7 @@ func (w *world) startProxies(ctx context.Context) error {
 const tries = 10
 
 // load runs an open or closed loop against the echo server through a lane. Operations that do not
-// end in time are no error, because their waiting time counts.
+// end in time do not count as errors, because their waiting time counts.
 func (w *world) load(ctx context.Context, l lane, o openloop.Load) (r openloop.Result, err error) {
 	o.To = []netip.AddrPort{l.at(endpoint.PortEcho)}
 	for range tries {

@@ -13,6 +13,7 @@ func TestPartsHaveTheirNodes(t *testing.T) {
 			return r == r.Masked() && r.Bits() <= p.Bits() && r.Contains(p.Addr())
 		})
 	}
+
 	for _, f := range []Family{IPv4, IPv6, Dual} {
 		first, second := f.Parts()
 		for number := 1; number <= MaxNodes; number++ {

@@ -173,6 +173,7 @@ func (l *Inventory) fetchAll(ctx context.Context, s *api.Server) {
 		case <-l.wanted.wake:
 		case <-again:
 		}
+
 		var problem error
 		for k := range l.wanted.unreadNow() {
 			if err := l.fetch(ctx, s, k); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/site/record"
 )
 
-// The settings of the exported Service are those of the import and of the derived Service.
+// The import and the derived Service have the settings of the exported Service.
 func TestImportHasTheSettingsOfTheService(t *testing.T) {
 	for name, c := range map[string]struct {
 		local        bool
@@ -53,7 +53,7 @@ func TestImportHasTheSettingsOfTheService(t *testing.T) {
 
 // An import has as many families as addresses, in the same order: this cluster may have only one of
 // the families of the service, or the other one first.
-func TestFamiliesOfAnImportAreThoseOfItsAddresses(t *testing.T) {
+func TestImportHasTheFamiliesOfItsAddresses(t *testing.T) {
 	for name, c := range map[string]struct {
 		ips  []string
 		want []corev1.IPFamily

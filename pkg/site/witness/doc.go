@@ -15,6 +15,6 @@
 // in use where an import has no other ready one, so a wrong answer moves connections and ends no
 // service. While no veild answers, a Watcher reports why, and the SiteLinks show it.
 //
-// The socket does not depend on the address of veild's metrics, which may be the node's or none.
+// The socket does not depend on the address of veild's metrics, which may be an address of the node, or missing.
 // Start with Feature in feature.go.
 package witness

@@ -129,7 +129,7 @@ func TestTakenSocketIsShown(t *testing.T) {
 	}
 }
 
-// A socket of a user that is not root is not veild's.
+// veild runs as root, so a socket of another user is refused.
 func TestSocketOfAnotherUserIsRefused(t *testing.T) {
 	socket := fmt.Sprintf("@kubeveil-test/user/%d", os.Getpid())
 	// The kernel keeps the user that the thread has as it listens. The thread ends with the
