@@ -246,7 +246,7 @@ func TestChoicesAreEven(t *testing.T) {
 		slice := service.Slice{Service: name, Name: "1",
 			Ports: []service.SlicePort{{Name: "web", Protocol: service.UDP, Port: 8080}}}
 		for _, b := range own {
-			slice.Endpoints = append(slice.Endpoints,
+			slice.Endpoints.Append(
 				service.Endpoint{Addr: b, Ready: true, Serving: true})
 		}
 		p.PutSlice(slice)

@@ -269,7 +269,7 @@ func (s labService) put(p *service.Planner) {
 	for _, pod := range s.pods {
 		for _, f := range labAddrs {
 			addr := map[string]string{"1": f.pod1, "2": f.pod2}[pod]
-			slice.Endpoints = append(slice.Endpoints,
+			slice.Endpoints.Append(
 				service.Endpoint{Addr: netip.MustParseAddr(addr), Node: "node-" + pod, Ready: true,
 					Serving: true})
 		}

@@ -51,11 +51,12 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 			p.PutSlice(service.Slice{
 				Service: name, Name: "1", Ports: []service.SlicePort{{Name: "web",
 					Protocol: service.UDP, Port: 8080 + uint16(round%2)}},
-				Endpoints: []service.Endpoint{{Addr: backends[0], Ready: true, Serving: true}},
+				Endpoints: service.EndpointsOf(service.Endpoint{Addr: backends[0], Ready: true,
+					Serving: true}),
 			})
 		}
 		c := p.Plan()
-		errtest.Must(t, errtest.Of(all.Write(c.Runs)))
+		errtest.Must(t, errtest.Of(all.Write(c.Runs, 0)))
 		batch(t, coll.Maps["service_fronts"], c.Frontends.Keys, c.Frontends.Values)
 	}
 
@@ -192,7 +193,7 @@ func (r *runs) move(t *testing.T, addr string, to state) {
 		slices.SortFunc(all[:len(lists[eligible])], compareBackends)
 		slices.SortFunc(all[len(lists[eligible]):], compareBackends)
 		errtest.Must(t, errtest.Of(r.slots.Write([]service.Run{{First: r.next,
-			Backends: service.BackendsOf(all)}})))
+			Backends: service.BackendsOf(all)}}, 0)))
 		f.First, f.Count, f.Draining = r.next, uint32(len(lists[eligible])),
 			uint32(len(lists[drains]))
 		f.Revision += 1 << 32

@@ -236,7 +236,7 @@ func writeServices(t *testing.T, coll *ebpf.Collection) {
 			Ports: []service.SlicePort{{Name: "web", Protocol: service.TCP, Port: 8080},
 				{Name: "dns", Protocol: service.UDP, Port: 5353}}}
 		for _, a := range nettest.Addrs("198.18.1.1", "198.18.1.2", "fd42:1::1", "fd42:1::2") {
-			slice.Endpoints = append(slice.Endpoints,
+			slice.Endpoints.Append(
 				service.Endpoint{Addr: a, Ready: true, Serving: true})
 		}
 		p.PutSlice(slice)

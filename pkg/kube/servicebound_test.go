@@ -159,7 +159,7 @@ func (s *tellTale) names(kind string) []string {
 		}
 	}
 	for _, v := range s.slices {
-		if kind == "EndpointSlice" && len(v.Endpoints) == 128 {
+		if kind == "EndpointSlice" && v.Endpoints.Len() == 128 {
 			all = append(all, v.Name)
 		}
 	}

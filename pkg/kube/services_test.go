@@ -99,8 +99,8 @@ func testRunServices(t *testing.T, f *fakeServer) {
 	f.put(allSlicesPath, sliceObject("web-1", "web", "198.18.1.2"))
 	sink.wait(t, "changed", func() bool {
 		s := sink.slices["shop/web web-1"]
-		return len(s.Endpoints) == 1 && s.Endpoints[0].Addr.String() == "198.18.1.2" &&
-			s.Endpoints[0].Ready
+		return s.Endpoints.Len() == 1 && s.Endpoints.At(0).Addr.String() == "198.18.1.2" &&
+			s.Endpoints.At(0).Ready
 	})
 	f.put(allSlicesPath, sliceObject("web-1", "other", "198.18.1.2"))
 	sink.wait(t, "moved to another service", func() bool {

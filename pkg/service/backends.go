@@ -83,6 +83,97 @@ func (p Backends) Equal(o Backends) bool {
 		slices.Equal(p.local, o.local) && slices.Equal(p.mixed, o.mixed)
 }
 
+// reach moves i to the first backend that is not before b, and reports whether it has the address
+// and port of b. The list is sorted.
+func (p Backends) reach(i *int, b Backend) bool {
+	for ; *i < p.Len(); *i++ {
+		if order := compareBackend(p.At(*i), b); order >= 0 {
+			return order == 0
+		}
+	}
+	return false
+}
+
+// replace returns the list without the backends at the places of gone, and with those of add. All
+// lists are sorted. No place in add is left in the list.
+func (p Backends) replace(gone, add []Backend) Backends {
+	at := func(b Backend) int {
+		return sort.Search(p.Len(), func(i int) bool { return compareBackend(p.At(i), b) >= 0 })
+	}
+	packs := len(p.addrs) > 0 && !slices.ContainsFunc(add, func(b Backend) bool {
+		return b.Port != p.port || [12]byte(b.Addr[:12]) != mappedPrefix
+	})
+	if !packs {
+		return p.unpacked(at, gone, add)
+	}
+
+	next := Backends{port: p.port, addrs: make([][4]byte, 0, len(p.addrs)+len(add))}
+	from := 0
+	copyTo := func(end int) {
+		shift := len(next.addrs) - from
+		next.addrs = append(next.addrs, p.addrs[from:end]...)
+		first, _ := slices.BinarySearch(p.local, uint32(from))
+		for _, i := range p.local[first:] {
+			if int(i) >= end {
+				break
+			}
+			next.local = append(next.local, uint32(int(i)+shift))
+		}
+		from = end
+	}
+	eachEdit(gone, add, func(b Backend, adds bool) {
+		i := at(b)
+		copyTo(max(from, i))
+		if adds {
+			if b.Flags&FlagLocal != 0 {
+				next.local = append(next.local, uint32(len(next.addrs)))
+			}
+			next.addrs = append(next.addrs, [4]byte(b.Addr[12:]))
+		} else if i < p.Len() && compareBackend(p.At(i), b) == 0 {
+			from = i + 1
+		}
+	})
+	copyTo(len(p.addrs))
+	if len(next.addrs) == 0 {
+		return Backends{}
+	}
+	return next
+}
+
+// unpacked is replace by way of a list that is not packed.
+func (p Backends) unpacked(at func(Backend) int, gone, add []Backend) Backends {
+	all := make([]Backend, p.Len())
+	p.Copy(all, 0)
+	next := make([]Backend, 0, len(all)+len(add))
+	from := 0
+	eachEdit(gone, add, func(b Backend, adds bool) {
+		i := at(b)
+		next = append(next, all[from:max(from, i)]...)
+		from = max(from, i)
+		if adds {
+			next = append(next, b)
+		} else if i < len(all) && compareBackend(all[i], b) == 0 {
+			from = i + 1
+		}
+	})
+	return BackendsOf(append(next, all[from:]...))
+}
+
+// eachEdit calls edit for each backend of two sorted lists, in their order. Of one place, that of
+// gone comes first.
+func eachEdit(gone, add []Backend, edit func(b Backend, adds bool)) {
+	for _, b := range add {
+		for len(gone) > 0 && compareBackend(gone[0], b) <= 0 {
+			edit(gone[0], false)
+			gone = gone[1:]
+		}
+		edit(b, true)
+	}
+	for _, b := range gone {
+		edit(b, false)
+	}
+}
+
 // has reports whether the sorted list has a backend with the address and port of b.
 func (p Backends) has(b Backend) bool {
 	_, found := sort.Find(p.Len(), func(i int) int { return compareBackend(b, p.At(i)) })

@@ -81,35 +81,59 @@ func rankOf(ep Endpoint) int {
 	return rankNone
 }
 
+// port returns the number of a port of s, or 0 if it has none.
+func (s *Slice) port(name string, protocol Protocol) uint16 {
+	i := slices.IndexFunc(s.Ports, func(sp SlicePort) bool {
+		return sp.Name == name && sp.Protocol == protocol
+	})
+	if i < 0 {
+		return 0
+	}
+	return s.Ports[i].Port
+}
+
+// candidate returns the i-th endpoint of s as a candidate at a port, and false if it is none of
+// this family.
+func (s *Slice) candidate(h here, i int, port uint16, v6 bool) (c candidate, ok bool) {
+	ep := s.Endpoints.list.bare(i)
+	addr, rank := ep.Addr.Unmap(), rankOf(ep)
+	if port == 0 || rank == rankNone || !Reachable(addr) || addr.Is6() != v6 {
+		return c, false
+	}
+	c = candidate{backendOf(netip.AddrPortFrom(addr, port)), rank, hintsOf(h, s.HintsOf(ep))}
+	if h.node != "" && s.Endpoints.list.nodes[i] == h.handle {
+		c.slot.Flags = FlagLocal
+	}
+	return c, true
+}
+
+// compare returns a positive number if c has a better state than o.
+func (c candidate) compare(o candidate) int {
+	return cmp.Or(cmp.Compare(c.rank, o.rank), cmp.Compare(c.slot.Flags, o.slot.Flags),
+		cmp.Compare(c.hints, o.hints))
+}
+
+func (c candidate) better(o candidate) bool { return c.compare(o) > 0 }
+
 // candidates returns the endpoints of a port, sorted, each once. An endpoint that moves between
 // slices is in both for a moment. Its better state counts as the newer one.
 func candidates(h here, e *entry, p Port, v6 bool) []candidate {
 	var all []candidate
 	for _, s := range e.slices {
-		i := slices.IndexFunc(s.Ports, func(sp SlicePort) bool {
-			return sp.Name == p.Name && sp.Protocol == p.Protocol
-		})
-		if i < 0 || s.Ports[i].Port == 0 {
+		port := s.port(p.Name, p.Protocol)
+		if port == 0 {
 			continue
 		}
-		all = slices.Grow(all, len(s.Endpoints))
-		for _, ep := range s.Endpoints {
-			addr, rank := ep.Addr.Unmap(), rankOf(ep)
-			if rank == rankNone || !Reachable(addr) || addr.Is6() != v6 {
-				continue
+		all = slices.Grow(all, s.Endpoints.Len())
+		for i := range s.Endpoints.Len() {
+			if c, ok := s.candidate(h, i, port, v6); ok {
+				all = append(all, c)
 			}
-			c := candidate{backendOf(netip.AddrPortFrom(addr, s.Ports[i].Port)), rank,
-				hintsOf(h, s.HintsOf(ep))}
-			if h.node != "" && ep.Node == h.node {
-				c.slot.Flags = FlagLocal
-			}
-			all = append(all, c)
 		}
 	}
 
 	slices.SortFunc(all, func(a, b candidate) int {
-		return cmp.Or(compareBackend(a.slot, b.slot), cmp.Compare(b.rank, a.rank),
-			cmp.Compare(b.slot.Flags, a.slot.Flags), cmp.Compare(b.hints, a.hints))
+		return cmp.Or(compareBackend(a.slot, b.slot), b.compare(a))
 	})
 	return slices.CompactFunc(all, func(a, b candidate) bool {
 		return compareBackend(a.slot, b.slot) == 0

@@ -21,7 +21,10 @@ type Run struct {
 // complete each field before the next. The order within a field does not matter.
 type Changes struct {
 	// Entries that no program reads yet.
-	Runs         []Run
+	Runs []Run
+	// Room is the number of slots that are in use after this and the next changes. 0 means that it
+	// is not known. It lets the writer make all chunks at once.
+	Room         uint32
 	SourceRanges []SourceRangeKey
 	// Entries that programs read change one frontend at a time. New frontends are written before
 	// old frontends are deleted, so an address that moves to another service is always served.
@@ -35,8 +38,9 @@ type Changes struct {
 	// LostUDP reports whether a UDP address loses a backend that may have flows: the backend is gone,
 	// or the address moves to another service or gets another policy.
 	LostUDP bool
-	// Again reports whether a service was refused for lack of room that these changes free. The
-	// caller must then call Plan again after them.
+	// Again reports whether services are left that Plan did not decide about, or a service was
+	// refused for lack of room that these changes free. The caller must then call Plan again after
+	// them.
 	Again bool
 }
 

@@ -18,7 +18,7 @@ func TestChunksWithoutRunsAreUnused(t *testing.T) {
 			Ports: []Port{{"http", TCP, 80, 0}}})
 		slice := Slice{Service: n, Name: "1", Ports: []SlicePort{{"http", TCP, 8080}}}
 		for i := range endpoints {
-			slice.Endpoints = append(slice.Endpoints, Endpoint{Ready: true, Addr: netip.AddrFrom4(
+			slice.Endpoints.Append(Endpoint{Ready: true, Addr: netip.AddrFrom4(
 				[4]byte{100, byte(i >> 16), byte(i >> 8), byte(i + 1)})})
 		}
 		c.planner.PutSlice(slice)

@@ -79,7 +79,7 @@ func genSlice(t *rapid.T, n Name, name string) Slice {
 		if h := hintsFor(n, a); h != nil {
 			ep.Hints = s.AddHints(*h)
 		}
-		s.Endpoints = append(s.Endpoints, ep)
+		s.Endpoints.Append(ep)
 	}
 	return s
 }

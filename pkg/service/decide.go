@@ -46,7 +46,9 @@ type groupKey struct {
 
 // group holds the backends of a groupKey.
 type group struct {
-	id       uint64
+	id uint64
+	// lowest is the rank of the backends; 0 if there are none, or a rank that is not known.
+	lowest   int
 	backends Backends // sorted, no two with one address and port
 	// draining are the backends that only keep flows. Groups of UDP and with affinity have some.
 	draining Backends
@@ -58,28 +60,21 @@ func (g *group) slots() int { return g.backends.Len() + g.draining.Len() }
 
 // equal reports whether g and o have the same run.
 func (g *group) equal(o *group) bool {
-	return g.backends.Equal(o.backends) && g.draining.Equal(o.draining)
+	return g == o || g.backends.Equal(o.backends) && g.draining.Equal(o.draining)
 }
 
 // keeps reports whether each backend of o may keep its flows in g.
 func (g *group) keeps(o *group) bool {
-	have := g.members()
-	for _, b := range o.members() {
-		i, found := slices.BinarySearchFunc(have, b, compareBackend)
-		if !found {
-			return false
+	for _, list := range []Backends{o.backends, o.draining} {
+		chosen, rest := 0, 0
+		for i := range list.Len() {
+			b := list.At(i)
+			if !g.backends.reach(&chosen, b) && !g.draining.reach(&rest, b) {
+				return false
+			}
 		}
-		have = have[i:]
 	}
 	return true
-}
-
-// members returns all backends of g, sorted.
-func (g *group) members() []Backend {
-	all := make([]Backend, g.slots())
-	g.draining.Copy(all[g.backends.Copy(all, 0):], 0)
-	slices.SortFunc(all, compareBackend)
-	return all
 }
 
 // decision is the result for one service. It does not consider other services and free room.
@@ -99,10 +94,11 @@ func (c claim) compare(o claim) int {
 
 // here holds the facts about this node and cluster that a decision needs besides the service.
 type here struct {
-	node  string
-	zone  string       // "" if the node has none
-	addrs []netip.Addr // serve NodePorts
-	own   []netip.Addr // all addresses, sorted
+	node   string
+	handle nodeName     // of node
+	zone   string       // "" if the node has none
+	addrs  []netip.Addr // serve NodePorts
+	own    []netip.Addr // all addresses, sorted
 	// reserved holds the frontends that no external address may claim, with a description of each.
 	reserved map[FrontendKey]string
 }
@@ -290,6 +286,7 @@ func (d *decision) group(e *entry, key groupKey, all []candidate) *group {
 	}
 	chosen := make([]Backend, 0, len(all))
 	for rank := rankReady; rank >= rankLast && len(chosen) == 0; rank-- {
+		g.lowest = rank
 		for _, c := range all {
 			if c.rank == rank && mine(c) && c.hints&near == near {
 				chosen = append(chosen, c.slot)

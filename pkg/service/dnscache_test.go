@@ -20,8 +20,8 @@ func TestDNSCacheOfTheNodeKeepsTheServiceAddress(t *testing.T) {
 		{Name: "metrics", Protocol: TCP, Port: 9153}}})
 	p.PutSlice(Slice{Service: name, Name: "1",
 		Ports: []SlicePort{{"dns", UDP, 53}, {"dns-tcp", TCP, 53}, {"metrics", TCP, 9153}},
-		Endpoints: []Endpoint{{Addr: netip.MustParseAddr("198.18.1.5"), Ready: true,
-			Serving: true}}})
+		Endpoints: EndpointsOf(Endpoint{Addr: netip.MustParseAddr("198.18.1.5"), Ready: true,
+			Serving: true})})
 	frontend := func(port uint16, protocol Protocol) FrontendKey {
 		return frontendKey(netip.AddrPortFrom(dns, port), protocol, Inside)
 	}

@@ -20,7 +20,7 @@ func (r *round) fitAPI(e *entry, want *decision) {
 				want.refused = append(want.refused, fmt.Errorf("services.apiFrontends: %s is not "+
 					"translated: %w; raise services.limits.%s",
 					strings.TrimPrefix(key.port, hostPrefix), ErrFull, limitBackendSlots))
-				r.dirty[e.name] = true
+				r.dirty.note(e.name)
 			}
 			continue
 		}

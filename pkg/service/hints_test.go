@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"unique"
 )
 
 // The near hints name this node or its zone, the far hints name others.
@@ -39,7 +40,7 @@ func TestHintsAreFollowedAsByKubeProxy(t *testing.T) {
 		t.Run(situation, func(t *testing.T) {
 			e := hintedEntry(c.first, c.second)
 			e.service.InternalLocal = c.local
-			h := here{node: "node-1", zone: "a"}
+			h := here{node: "node-1", handle: unique.Make("node-1"), zone: "a"}
 			if c.noZone {
 				h.zone = ""
 			}
@@ -72,7 +73,7 @@ func hintedEntry(first, second *Hints) *entry {
 		if h != nil {
 			ep.Hints = s.AddHints(*h)
 		}
-		s.Endpoints = append(s.Endpoints, ep)
+		s.Endpoints.Append(ep)
 	}
 	add("198.18.1.1", "node-1", true, first)
 	add("198.18.1.2", "node-2", true, second)

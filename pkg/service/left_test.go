@@ -2,8 +2,8 @@ package service
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +25,7 @@ func large(n int) (Service, Slice) {
 	}
 	slice := Slice{Service: s.Name, Name: "1", Ports: []SlicePort{{"http", TCP, 8080}}}
 	for i := range n {
-		slice.Endpoints = append(slice.Endpoints,
+		slice.Endpoints.Append(
 			Endpoint{Addr: netip.AddrFrom4([4]byte{198, 18, byte(4 + i>>8), byte(i)}), Ready: true,
 				Serving: true})
 	}
@@ -149,7 +149,7 @@ func TestAServiceThatDoesNotFitCostsOthersNothing(t *testing.T) {
 				addr := netip.AddrFrom4([4]byte{198, 18, 1, byte(i + 1)})
 				c.planner.PutSlice(Slice{Service: web, Name: "1",
 					Ports:     []SlicePort{{"http", TCP, 8080}},
-					Endpoints: []Endpoint{{Addr: addr, Ready: true}}})
+					Endpoints: EndpointsOf(Endpoint{Addr: addr, Ready: true})})
 				c.writeAll(t)
 				if got, want := c.backends("198.18.0.1:80", Inside),
 					fmt.Sprintf("%s:8080+0", addr); got != want {
@@ -194,16 +194,16 @@ func TestAddressesConcernNodePortsOnly(t *testing.T) {
 	c.planner.SetAPIServer(APIServer{})
 	c.writeAll(t)
 	c.planner.SetNodeAddrs(addrs("198.19.1.1"))
-	if want := map[Name]bool{web: true}; !maps.Equal(c.planner.dirty, want) {
-		t.Errorf("decided again are %v, want %v", c.planner.dirty, want)
+	if want := []Name{web}; !slices.Equal(c.planner.dirty.names(), want) {
+		t.Errorf("decided again are %v, want %v", c.planner.dirty.names(), want)
 	}
 	c.writeAll(t)
 	if got := c.backends("198.19.1.1:30080", Inside); got == "none" {
 		t.Error("a NodePort is not at the node's address")
 	}
 	c.planner.SetNodeAddrs(addrs("198.19.1.1"))
-	if len(c.planner.dirty) != 0 {
-		t.Errorf("the same addresses, and decided again are %v", c.planner.dirty)
+	if c.planner.dirty.len() != 0 {
+		t.Errorf("the same addresses, and decided again are %v", c.planner.dirty.names())
 	}
 }
 

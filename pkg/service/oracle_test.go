@@ -119,7 +119,7 @@ func oracleLine(node string, w world, p Port, v6, local, ranged bool) string {
 				continue
 			}
 
-			for _, ep := range s.Endpoints {
+			for ep := range s.Endpoints.All() {
 				if ep.Addr.Is6() != v6 {
 					continue
 				}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"unique"
 
 	"github.com/kubeveil/kubeveil/pkg/service/buddy"
 )
@@ -16,7 +17,9 @@ type Planner struct {
 	here    here
 	limits  Limits
 	entries map[Name]*entry
-	dirty   map[Name]bool
+	dirty   queue
+	// most bounds a Plan, if more services are noted.
+	most turn
 	// young are the services that changed since the last Prepare, and settled those that changed
 	// before it but not since.
 	young, settled map[Name]bool
@@ -45,6 +48,7 @@ type Planner struct {
 	// left has the entries that stay because their service does not fit, by group.
 	sweep   bool
 	hold    bool
+	listed  bool              // the next Plan is the first about all services
 	adopted map[uint64]*group // by id
 	orphans map[uint64][]buddy.Extent
 	left    map[uint64]*leftover
@@ -62,11 +66,15 @@ type entry struct {
 	name    Name
 	service *Service
 	slices  map[string]*Slice
-	api     *APIServer // of entry 0 only
-	now     decision   // in force
-	ready   *decision  // of Prepare; nil if e, or what it depends on, changed since
-	full    *FullError // why want is not in force yet; nil if now is up to date
-	want    decision   // the current decision, while full is set
+	// edits are the slices that changed since now was decided, as they were then. A new one is nil.
+	// whole reports whether something else changed, so that they are not noted.
+	edits map[string]*Slice
+	whole bool
+	api   *APIServer // of entry 0 only
+	now   decision   // in force
+	ready *decision  // of Prepare; nil if e, or what it depends on, changed since
+	full  *FullError // why want is not in force yet; nil if now is up to date
+	want  decision   // the current decision, while full is set
 }
 
 // apiName is entry 0. No namespace has an empty name.
@@ -85,8 +93,8 @@ func New(node string, limits Limits) (*Planner, error) {
 	case limits.SourceRanges == 0:
 		return nil, fmt.Errorf("%w: no source ranges: want some", ErrLimits)
 	}
-	p := &Planner{here: here{node: node}, limits: limits, entries: make(map[Name]*entry),
-		dirty: make(map[Name]bool), young: make(map[Name]bool)}
+	p := &Planner{here: here{node: node, handle: unique.Make(node)}, limits: limits,
+		entries: make(map[Name]*entry), most: normalTurn, young: make(map[Name]bool)}
 	p.Adopt(MapContent{})
 	return p, nil
 }
@@ -94,17 +102,22 @@ func New(node string, limits Limits) (*Planner, error) {
 func (p *Planner) entry(n Name) *entry {
 	e := p.entries[n]
 	if e == nil {
-		e = &entry{name: n, slices: make(map[string]*Slice)}
+		e = &entry{name: n, slices: make(map[string]*Slice), whole: true}
 		p.entries[n] = e
 	}
-	p.touch(e)
 	return e
 }
 
-// touch notes that e must be decided again.
+// touch notes that e must be decided again, because of more than its slices.
 func (p *Planner) touch(e *entry) {
+	e.wholly()
+	p.touchSlices(e)
+}
+
+// touchSlices notes that e must be decided again.
+func (p *Planner) touchSlices(e *entry) {
 	e.ready = nil
-	p.dirty[e.name] = true
+	p.dirty.note(e.name)
 	if p.hold {
 		p.young[e.name] = true
 		delete(p.settled, e.name)
@@ -118,6 +131,7 @@ func (p *Planner) PutService(s Service) {
 		p.services++
 	}
 	e.service = &s
+	p.touch(e)
 }
 
 // DeleteService removes a service. A missing service is not an error.
@@ -131,20 +145,28 @@ func (p *Planner) DeleteService(n Name) {
 
 // PutSlice adds or replaces a slice, before or after its service. The Planner owns the
 // memory of s afterwards.
-func (p *Planner) PutSlice(s Slice) { p.entry(s.Service).slices[s.Name] = &s }
+func (p *Planner) PutSlice(s Slice) {
+	e := p.entry(s.Service)
+	e.edit(s.Name)
+	e.slices[s.Name] = &s
+	p.touchSlices(e)
+}
 
 // DeleteSlice removes a slice. A missing slice is not an error.
 func (p *Planner) DeleteSlice(service Name, slice string) {
 	if e := p.entries[service]; e != nil {
+		e.edit(slice)
 		delete(e.slices, slice)
-		p.touch(e)
+		p.touchSlices(e)
 	}
 }
 
 // SetAPIServer sets entry 0. It always fits. Other services cannot claim the addresses of its
 // servers as external addresses.
 func (p *Planner) SetAPIServer(a APIServer) {
-	p.entry(apiName).api = &a
+	e := p.entry(apiName)
+	e.api = &a
+	p.touch(e)
 	p.reserve()
 }
 
@@ -242,6 +264,7 @@ func (e *entry) hasZones() bool {
 // alone. The caller holds until all services are listed.
 func (p *Planner) Hold(hold bool) {
 	p.hold = hold
+	p.listed = p.listed || p.hold && !hold
 	if !hold {
 		p.young, p.settled = make(map[Name]bool), nil
 	}
@@ -320,7 +343,8 @@ func (p *Planner) Adopt(s MapContent) {
 	}
 	for n, e := range p.entries {
 		e.now, e.full, e.want = decision{}, nil, decision{}
-		p.dirty[n] = true
+		e.wholly()
+		p.dirty.note(n)
 	}
 	p.sweep = true
 }

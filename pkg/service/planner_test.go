@@ -44,7 +44,7 @@ func planned(t *testing.T, s Service, endpoints ...Endpoint) *cluster {
 	c := newCluster(t, roomy)
 	c.planner.SetNodeAddrs(addrs("198.19.1.1"))
 	c.planner.PutService(s)
-	slice := Slice{Service: s.Name, Name: "1", Endpoints: endpoints}
+	slice := Slice{Service: s.Name, Name: "1", Endpoints: EndpointsOf(endpoints...)}
 	for _, p := range s.Ports {
 		slice.Ports = append(slice.Ports, SlicePort{p.Name, p.Protocol, 8080})
 	}
@@ -158,7 +158,7 @@ func TestOneChangeWritesOneService(t *testing.T) {
 	}
 	c.write(t, c.planner.Plan())
 	c.planner.PutSlice(Slice{Service: web, Name: "1", Ports: []SlicePort{{"http", TCP, 8080}},
-		Endpoints: []Endpoint{endpoint("198.18.1.2", "ready")}})
+		Endpoints: EndpointsOf(endpoint("198.18.1.2", "ready"))})
 	changes := c.planner.Plan()
 	// The cluster address, and the node port inside and outside.
 	if changes.Slots() != 1 || len(changes.Frontends.Keys) != 3 ||
@@ -172,7 +172,7 @@ func TestFlowsOfUDPDrain(t *testing.T) {
 	c := planned(t, s, endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready"))
 	put := func(ep ...Endpoint) Changes {
 		c.planner.PutSlice(Slice{Service: web, Name: "1", Ports: []SlicePort{{"dns", UDP, 8080}},
-			Endpoints: ep})
+			Endpoints: EndpointsOf(ep...)})
 		changes := c.planner.Plan()
 		c.write(t, changes)
 		return changes
@@ -231,7 +231,7 @@ func TestProblemsNameTheServiceAndTheWayOut(t *testing.T) {
 
 	slice := Slice{Service: large.Name, Name: "1", Ports: []SlicePort{{"http", TCP, 80}}}
 	for i := range 300 {
-		slice.Endpoints = append(slice.Endpoints,
+		slice.Endpoints.Append(
 			Endpoint{Addr: netip.AddrFrom4([4]byte{198, 18, 4 + byte(i>>8), byte(i)}), Ready: true})
 	}
 

@@ -39,8 +39,8 @@ func TestPrepareWaitsForSlices(t *testing.T) {
 
 	slice := Slice{Service: service.Name, Ports: []SlicePort{{Name: "http", Protocol: TCP, Port: 8080}}}
 	for i := range 5 {
-		slice.Name, slice.Endpoints = fmt.Sprint(i), []Endpoint{{Addr: addrs("198.18.1.1")[0],
-			Ready: true}}
+		slice.Name, slice.Endpoints = fmt.Sprint(i), EndpointsOf(Endpoint{
+			Addr: addrs("198.18.1.1")[0], Ready: true})
 		p.PutSlice(slice)
 		if p.Prepare(); ready() {
 			t.Fatalf("it was decided after slice %d", i)

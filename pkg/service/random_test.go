@@ -202,7 +202,7 @@ func TestAllRoomComesBack(t *testing.T) {
 			t.Fatalf("free blocks are %v, were %v", c.planner.room, want)
 		}
 
-		if len(c.maps.sources) > 0 || len(c.planner.dirty) > 0 ||
+		if len(c.maps.sources) > 0 || c.planner.dirty.len() > 0 ||
 			len(c.planner.entries) > 1 {
 			t.Fatalf("left: %d sources, %d services", len(c.maps.sources),
 				len(c.planner.entries))
@@ -219,7 +219,7 @@ func TestReadersNoticeWrongOrder(t *testing.T) {
 	slice := func(a ...netip.Addr) Slice {
 		s := Slice{Service: n, Name: "1", Ports: []SlicePort{{"http", TCP, 8080}}}
 		for _, a := range a {
-			s.Endpoints = append(s.Endpoints, Endpoint{Addr: a, Ready: true, Serving: true})
+			s.Endpoints.Append(Endpoint{Addr: a, Ready: true, Serving: true})
 		}
 		return s
 	}

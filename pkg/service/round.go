@@ -2,7 +2,6 @@ package service
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/service/buddy"
@@ -13,6 +12,7 @@ type round struct {
 	*Planner
 	Changes
 	whole   bool // false for a round of entry 0 alone
+	swept   bool // sweepLeft was called
 	touched map[FrontendKey]bool
 	adding  map[FrontendKey]bool
 	// goneSources are the source ranges without a use, unless a later service of the round has one.
@@ -21,23 +21,53 @@ type round struct {
 }
 
 // Plan decides about the noted services and returns the changes for the maps. The caller must make
-// them before the next Plan. If that fails, it must call Adopt with the content of the maps.
+// them before the next Plan. If that fails, it must call Adopt with the content of the maps. If
+// many services are noted, Plan decides about some of them, and sets Again.
 func (p *Planner) Plan() Changes {
 	r := p.begin(true)
+	if p.listed && !p.hold {
+		p.listed = false
+		r.Room = r.roomAhead()
+	}
 	for _, n := range r.due() {
 		r.decideAgain(p.entries[n])
 	}
-	if p.sweep {
+	if p.sweep && (p.hold || !r.more()) {
+		r.swept = true
 		r.sweepLeft()
 	}
 	return r.end()
+}
+
+// more reports whether services besides entry 0 are noted, while the caller does not hold.
+func (r *round) more() bool {
+	n := r.dirty.len()
+	if r.dirty.has(apiName) {
+		n--
+	}
+	return n > 0 && !r.hold
+}
+
+// roomAhead returns the number of slots that are in use once all prepared decisions are in force.
+func (p *Planner) roomAhead() uint32 {
+	room := p.Sizes().BackendSlots
+	for _, n := range p.dirty.names() {
+		if d := p.entries[n].ready; d != nil {
+			for _, g := range d.groups {
+				if g.slots() > 0 {
+					room += buddy.Extent{Count: uint32(g.slots())}.Size()
+				}
+			}
+		}
+	}
+	return min(room, p.limits.BackendSlots)
 }
 
 // PlanAPIServer is Plan for entry 0 alone. So a failed write of another service does not hold back
 // entry 0.
 func (p *Planner) PlanAPIServer() Changes {
 	r := p.begin(false)
-	if p.dirty[apiName] {
+	if p.dirty.has(apiName) {
 		r.decideAgain(p.entries[apiName])
 	}
 	return r.end()
@@ -60,23 +90,24 @@ func (r *round) end() Changes {
 	for _, x := range r.freed {
 		r.UnusedChunks = append(r.UnusedChunks, r.unuse(x)...)
 	}
-	wait := len(r.waiting) > 0 || r.dirty[apiName]
-	r.Again = wait && len(r.freed)+len(r.DropFrontends)+len(r.DropSourceRanges) > 0
+	wait := len(r.waiting) > 0 || r.dirty.has(apiName)
+	r.Again = wait && len(r.freed)+len(r.DropFrontends)+len(r.DropSourceRanges) > 0 ||
+		r.whole && r.more()
 	return r.Changes
 }
 
-// due returns the services that changed, and waiting services that may fit now, sorted by name.
-// While the caller holds, it returns entry 0 alone.
+// due returns services that changed, and waiting services that may fit now, sorted by name. While
+// the caller holds, it returns entry 0 alone.
 func (r *round) due() []Name {
 	if r.hold {
-		if r.dirty[apiName] {
+		if r.dirty.has(apiName) {
 			return []Name{apiName}
 		}
 		return nil
 	}
-	names := slices.Collect(maps.Keys(r.dirty))
+	names := r.dirty.some(r.most, func(n Name) turn { return r.entries[n].size(r.here) })
 	for n, e := range r.waiting {
-		if !r.dirty[n] && r.mayFit(e.full) {
+		if !r.dirty.has(n) && r.mayFit(e.full) {
 			names = append(names, n)
 		}
 	}
@@ -102,11 +133,12 @@ func compareName(a, b Name) int {
 
 func (r *round) decideAgain(e *entry) {
 	want, lacked := e.want, e.want.groups
-	if r.dirty[e.name] {
+	if r.dirty.has(e.name) {
 		want = r.decided(e)
-		delete(r.dirty, e.name)
+		r.dirty.remove(e.name)
 	}
 	if e.full = r.fit(e, &want); e.full != nil {
+		e.wholly()
 		e.want, r.waiting[e.name] = want, e
 		r.release(e, lacked)
 		return
@@ -114,6 +146,7 @@ func (r *round) decideAgain(e *entry) {
 	e.want = decision{}
 	delete(r.waiting, e.name)
 	r.replace(e, want)
+	e.settle()
 	r.release(e, lacked)
 	if e.service == nil && e.api == nil && len(e.slices) == 0 {
 		delete(r.entries, e.name)
@@ -126,6 +159,9 @@ func (r *round) decided(e *entry) decision {
 	e.ready = nil
 	if d != nil {
 		return *d
+	}
+	if d, ok := r.edited(e); ok {
+		return d
 	}
 	return decide(r.here, e)
 }
@@ -257,7 +293,7 @@ func (r *round) drop() {
 		delete(r.sources, k)
 		r.DropSourceRanges = append(r.DropSourceRanges, k)
 	}
-	if e := r.entries[apiName]; r.whole && e != nil || !r.sweep {
+	if e := r.entries[apiName]; r.swept && e != nil || !r.sweep {
 		clear(r.apiHeld)
 	}
 	if e := r.entries[apiName]; e != nil {

@@ -112,7 +112,7 @@ type Slice struct {
 	Service   Name
 	Name      string
 	Ports     []SlicePort
-	Endpoints []Endpoint
+	Endpoints Endpoints
 	// Hints are the distinct hints of Endpoints.
 	Hints []Hints
 }
@@ -121,8 +121,7 @@ type Slice struct {
 // ones.
 func (s Slice) Equal(o Slice) bool {
 	return s.Service == o.Service && s.Name == o.Name && slices.Equal(s.Ports, o.Ports) &&
-		slices.EqualFunc(s.Hints, o.Hints, Hints.equal) &&
-		(sameMemory(s.Endpoints, o.Endpoints) || slices.Equal(s.Endpoints, o.Endpoints))
+		slices.EqualFunc(s.Hints, o.Hints, Hints.equal) && s.Endpoints.Equal(o.Endpoints)
 }
 
 // AddHints adds hints to the slice, and returns their number for Endpoint.Hints. Beyond 65,535 it
@@ -141,11 +140,6 @@ func (s *Slice) HintsOf(e Endpoint) *Hints {
 		return nil
 	}
 	return &s.Hints[e.Hints-1]
-}
-
-// sameMemory reports whether a and b are one list.
-func sameMemory(a, b []Endpoint) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 func (h Hints) equal(o Hints) bool {

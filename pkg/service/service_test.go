@@ -18,7 +18,7 @@ func TestEqualSeesEachField(t *testing.T) {
 		Ports:        []Port{{"http", TCP, 80, 30080}}, Affinity: time.Second, ExternalLocal: true,
 		InternalLocal: true, HealthCheckNodePort: 1}
 	slice := Slice{Service: s.Name, Name: "c", Ports: []SlicePort{{"http", TCP, 80}},
-		Endpoints: []Endpoint{{}}, Hints: []Hints{{}}}
+		Endpoints: EndpointsOf(Endpoint{}), Hints: []Hints{{}}}
 
 	seesEachField(t, s, Service.Equal)
 	seesEachField(t, slice, Slice.Equal)

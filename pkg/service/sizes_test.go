@@ -22,8 +22,7 @@ func TestSizes(t *testing.T) {
 
 	slice := Slice{Service: name, Name: "1", Ports: []SlicePort{{"dns", UDP, 53}}}
 	for _, a := range []string{"198.18.1.1", "198.18.1.2", "198.18.1.3"} {
-		slice.Endpoints = append(slice.Endpoints,
-			Endpoint{Addr: netip.MustParseAddr(a), Ready: true, Serving: true})
+		slice.Endpoints.Append(Endpoint{Addr: netip.MustParseAddr(a), Ready: true, Serving: true})
 	}
 
 	p.PutSlice(slice)

@@ -210,7 +210,7 @@ func endpointsOf(e *entry, key groupKey) iter.Seq2[uint16, Endpoint] {
 			if i < 0 {
 				continue
 			}
-			for _, ep := range s.Endpoints {
+			for ep := range s.Endpoints.All() {
 				if ep.Addr.Unmap().Is6() == key.v6 && !yield(s.Ports[i].Port, ep) {
 					return
 				}

@@ -87,7 +87,7 @@ func TestList(t *testing.T) {
 		endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready elsewhere"),
 		endpoint("198.18.1.3", "dead"))
 	c.planner.PutSlice(Slice{Service: web, Name: "2", Ports: []SlicePort{{"http", TCP, 8080}},
-		Endpoints: []Endpoint{endpoint("198.18.1.1", "ready")}})
+		Endpoints: EndpointsOf(endpoint("198.18.1.1", "ready"))})
 	c.planner.SetAPIServer(APIServer{Frontends: []netip.AddrPort{
 		netip.MustParseAddrPort("198.18.0.9:443")},
 		Backends: []netip.AddrPort{netip.MustParseAddrPort("198.19.0.1:6443")}})

@@ -120,7 +120,7 @@ func (l *lane) podAddrs(r reach) string {
 
 	seen := map[netip.Addr]bool{}
 	for _, o := range l.size.measured() {
-		for _, e := range o.Slice.Endpoints {
+		for e := range o.Slice.Endpoints.All() {
 			if seen[e.Addr] {
 				continue
 			}

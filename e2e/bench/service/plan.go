@@ -130,7 +130,7 @@ func object(name, port string, number uint16, clusterIP netip.Addr,
 			Ports: []service.SlicePort{{Name: port, Protocol: service.TCP, Port: number}}},
 	}
 	for _, b := range backends {
-		o.Slice.Endpoints = append(o.Slice.Endpoints,
+		o.Slice.Endpoints.Append(
 			service.Endpoint{Addr: b, Node: "other", Ready: true, Serving: true})
 	}
 	return o

@@ -180,8 +180,9 @@ const changePause = 5 * time.Millisecond
 // changed returns the slice of a service with another address of the first endpoint.
 func changed(o peer.Object, i int) service.Slice {
 	slice := o.Slice
-	slice.Endpoints = slices.Clone(slice.Endpoints)
-	slice.Endpoints[0].Addr = backend((i + 7) % maxBackends)
+	list := slices.Collect(slice.Endpoints.All())
+	list[0].Addr = backend((i + 7) % maxBackends)
+	slice.Endpoints = service.EndpointsOf(list...)
 	return slice
 }
 

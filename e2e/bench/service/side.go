@@ -104,7 +104,7 @@ func (g *ground) haproxy(ctx context.Context, l *lane) error {
 	for _, o := range l.size.measured() {
 		at, port := o.Service.LoadBalancerIPs[0], o.Service.Ports[0].Port
 		f := peer.Frontend{Name: o.Service.Name.Name, At: netip.AddrPortFrom(at, port)}
-		for _, e := range o.Slice.Endpoints {
+		for e := range o.Slice.Endpoints.All() {
 			f.Servers = append(f.Servers, netip.AddrPortFrom(e.Addr, o.Slice.Ports[0].Port))
 		}
 		fronts, ports = append(fronts, f), append(ports, port)
@@ -158,9 +158,12 @@ func put(p *service.Planner, o peer.Object) {
 
 // apply writes the planner's changes to a table. It returns the planner's problems as an error.
 func apply(p *service.Planner, t *bpfmaps.Table) error {
-	c := p.Plan()
-	if err := t.Apply(c); err != nil {
-		return err
+	for again := true; again; {
+		c := p.Plan()
+		if err := t.Apply(c); err != nil {
+			return err
+		}
+		again = c.Again
 	}
 	return errors.Join(p.Problems()...)
 }

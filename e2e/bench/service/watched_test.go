@@ -27,7 +27,7 @@ type told struct {
 func (s *told) PutService(service.Service) { s.note(func() { s.services++ }) }
 func (s *told) DeleteService(service.Name) {}
 func (s *told) PutSlice(v service.Slice) {
-	s.note(func() { s.last = v; s.backends += len(v.Endpoints) })
+	s.note(func() { s.last = v; s.backends += v.Endpoints.Len() })
 }
 func (s *told) DeleteSlice(service.Name, string) {}
 func (s *told) Listed()                          { s.note(func() { s.listed = true }) }
@@ -67,8 +67,8 @@ func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 
 	want := plan[7].Service.Name
 	nettest.Until(t, 20*time.Second, "told of the change", s.is(func() bool {
-		return s.last.Service == want && s.last.Endpoints[0].Addr == backend(107) &&
-			s.last.Endpoints[0].Ready
+		return s.last.Service == want && s.last.Endpoints.At(0).Addr == backend(107) &&
+			s.last.Endpoints.At(0).Ready
 	}))
 }
 

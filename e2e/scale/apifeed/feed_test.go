@@ -25,10 +25,12 @@ type sink struct {
 	services int
 }
 
-func (s *sink) do(f func())                          { s.mu.Lock(); defer s.mu.Unlock(); f() }
-func (s *sink) PutService(service.Service)           { s.do(func() { s.services++ }) }
-func (s *sink) DeleteService(service.Name)           { s.do(func() { s.services-- }) }
-func (s *sink) PutSlice(v service.Slice)             { s.do(func() { s.slices[v.Name] = len(v.Endpoints) }) }
+func (s *sink) do(f func())                { s.mu.Lock(); defer s.mu.Unlock(); f() }
+func (s *sink) PutService(service.Service) { s.do(func() { s.services++ }) }
+func (s *sink) DeleteService(service.Name) { s.do(func() { s.services-- }) }
+func (s *sink) PutSlice(v service.Slice) {
+	s.do(func() { s.slices[v.Name] = v.Endpoints.Len() })
+}
 func (s *sink) DeleteSlice(_ service.Name, n string) { s.do(func() { delete(s.slices, n) }) }
 func (s *sink) Listed()                              {}
 

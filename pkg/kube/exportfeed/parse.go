@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"unique"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/export"
@@ -68,8 +69,9 @@ func parseSlice(o *object.Object, node string) feed.Parsed[export.Slice] {
 	}
 
 	s := export.Slice{Service: export.Name{Namespace: o.Namespace, Name: owner}, Name: o.Name}
+	of := unique.Make(node)
 	for _, e := range w.Endpoints {
-		if e.NodeName == node && e.Addr.IsValid() {
+		if e.Node == of && e.Addr.IsValid() {
 			s.Addrs = append(s.Addrs, e.Addr)
 		}
 	}

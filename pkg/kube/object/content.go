@@ -2,6 +2,7 @@ package object
 
 import (
 	"fmt"
+	"unique"
 
 	"github.com/kubeveil/kubeveil/pkg/kube/wire"
 )
@@ -157,7 +158,7 @@ func EndpointSlice(o *Object) (w *wire.EndpointSlice, problem string) {
 		return nil, fmt.Sprintf("endpoints: %v", err)
 	}
 	for _, ep := range endpoints {
-		e := wire.Endpoint{NodeName: ep.NodeName, Ready: ep.Conditions.Ready,
+		e := wire.Endpoint{Node: unique.Make(ep.NodeName), Ready: ep.Conditions.Ready,
 			Serving: ep.Conditions.Serving, Terminating: ep.Conditions.Terminating,
 			ForZones: hintNames(ep.Hints.ForZones), ForNodes: hintNames(ep.Hints.ForNodes)}
 		var address []byte

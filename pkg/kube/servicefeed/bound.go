@@ -51,7 +51,7 @@ func boundSlices(f *feed.Feed[service.Slice], room service.Limits, left *Left) {
 	limit := shareOf(int(room.BackendSlots), slotShare) / slotsPerBackend
 	f.Parse = sizedBy(parseEndpoints, limit, leastBackends, "endpoints",
 		func(s *service.Slice) int {
-			return len(s.Endpoints) * max(1, len(s.Ports))
+			return s.Endpoints.Len() * max(1, len(s.Ports))
 		})
 	f.LeaveOutLast(limit, leastBackends, fmt.Sprintf("they have more than %d endpoints, counted "+
 		"once per port, the maximum for one namespace, so endpoints of the last by name get no "+

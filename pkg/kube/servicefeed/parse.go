@@ -131,22 +131,22 @@ func parseEndpoints(o *object.Object) feed.Parsed[service.Slice] {
 	if w.Malformed != "" {
 		bad.add("endpoints", w.Malformed)
 	}
-	s.Endpoints = make([]service.Endpoint, 0, len(w.Endpoints))
+	s.Endpoints = service.MakeEndpoints(len(w.Endpoints))
 	for _, e := range w.Endpoints {
 		if !e.Addr.IsValid() {
 			continue
 		}
 		at := endpointAt(e)
 		at.Hints = hintsOf(&s, e)
-		s.Endpoints = append(s.Endpoints, at)
+		s.Endpoints.Add(at, e.Node)
 	}
 	w.Release()
 
 	return feed.Parsed[service.Slice]{Value: &s, Problem: string(bad)}
 }
 
-// endpointAt returns an endpoint without its hints. Absent conditions have their defaults: ready
-// and serving are true, terminating is false (discovery.k8s.io/v1).
+// endpointAt returns an endpoint without its node and hints. Absent conditions have their defaults:
+// ready and serving are true, terminating is false (discovery.k8s.io/v1).
 func endpointAt(e wire.Endpoint) service.Endpoint {
 	or := func(v *bool, absent bool) bool {
 		if v == nil {
@@ -154,7 +154,7 @@ func endpointAt(e wire.Endpoint) service.Endpoint {
 		}
 		return *v
 	}
-	return service.Endpoint{Addr: e.Addr, Node: e.NodeName, Ready: or(e.Ready, true),
+	return service.Endpoint{Addr: e.Addr, Ready: or(e.Ready, true),
 		Serving: or(e.Serving, true), Terminating: or(e.Terminating, false)}
 }
 

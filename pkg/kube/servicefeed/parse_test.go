@@ -108,8 +108,8 @@ func TestParseEndpointsBySituation(t *testing.T) {
 			}
 
 			var got *service.Endpoint
-			if len(s.Endpoints) == 1 {
-				ep := s.Endpoints[0]
+			if s.Endpoints.Len() == 1 {
+				ep := s.Endpoints.At(0)
 				ep.Addr = netip.Addr{}
 				got = &ep
 			}

@@ -180,7 +180,8 @@ func TestWrongWireTypesAreNotRead(t *testing.T) {
 func TestSliceAtTheLimitIsRead(t *testing.T) {
 	o, err := received(t, object.EndpointSlices, sliceContent(t, "web-1", 1000))
 	errtest.Must(t, err)
-	if p := parseEndpoints(o); p.Value == nil || len(p.Value.Endpoints) != 1000 || p.Problem != "" {
+	p := parseEndpoints(o)
+	if p.Value == nil || p.Value.Endpoints.Len() != 1000 || p.Problem != "" {
 		t.Errorf("problem %q", p.Problem)
 	}
 }
@@ -191,7 +192,7 @@ func passing(left *Left) (f *feed.Feed[service.Slice], passed map[string]int) {
 	f = &feed.Feed[service.Slice]{What: "EndpointSlice",
 		Server: &api.Server{Log: slog.New(slog.DiscardHandler)},
 		Owner:  func(s service.Slice) any { return s.Service },
-		Put:    func(s service.Slice) { passed[s.Name] = len(s.Endpoints) },
+		Put:    func(s service.Slice) { passed[s.Name] = s.Endpoints.Len() },
 		Drop:   func(s service.Slice) { delete(passed, s.Name) }}
 	boundSlices(f, service.DefaultLimits, left)
 	return f, passed

@@ -3,6 +3,7 @@ package wire
 import (
 	"net/netip"
 	"sync"
+	"unique"
 )
 
 const (
@@ -15,7 +16,7 @@ const (
 // their memory. It is safe for concurrent use. A nil Names shares nothing.
 type Names struct {
 	mu     sync.Mutex
-	byText map[string]string
+	byText map[string]unique.Handle[string]
 }
 
 // of returns b as a string. A text longer than maxName is not shared. If there are maxNames texts,
@@ -24,16 +25,24 @@ func (n *Names) of(b []byte) string {
 	if n == nil || len(b) == 0 || len(b) > maxName {
 		return string(b)
 	}
+	return n.handle(b).Value()
+}
+
+// handle is of for a text that is kept in many places.
+func (n *Names) handle(b []byte) unique.Handle[string] {
+	if n == nil || len(b) > maxName {
+		return unique.Make(string(b))
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if s, has := n.byText[string(b)]; has {
 		return s
 	}
 	if n.byText == nil || len(n.byText) == maxNames {
-		n.byText = map[string]string{}
+		n.byText = map[string]unique.Handle[string]{}
 	}
-	s := string(b)
-	n.byText[s] = s
+	s := unique.Make(string(b))
+	n.byText[s.Value()] = s
 	return s
 }
 

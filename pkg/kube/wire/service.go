@@ -3,6 +3,7 @@ package wire
 import (
 	"net/netip"
 	"sync"
+	"unique"
 )
 
 // Service holds the fields that are read of a Service (k8s.io.api.core.v1.Service).
@@ -193,8 +194,9 @@ type EndpointSlice struct {
 type Endpoint struct {
 	// Addr is the first address; the API gives further addresses no meaning. It is not valid if
 	// there is none, or if it is malformed.
-	Addr                        netip.Addr
-	NodeName                    string
+	Addr netip.Addr
+	// Node is the name of its node. The zero value means that there is none.
+	Node                        unique.Handle[string]
 	Ready, Serving, Terminating *bool
 	// ForZones and ForNodes are the names of zones and nodes in the hints.
 	ForZones, ForNodes []string
@@ -302,7 +304,9 @@ func (b *sliceReading) endpoint(endpoint field, to *EndpointSlice) error {
 		case 2:
 			err = f.within(e.condition)
 		case 6:
-			e.NodeName, err = b.name(f)
+			var name []byte
+			name, err = b.wordBytes(f)
+			e.Node = b.names.handle(name)
 		case 8:
 			err = f.within(func(f field) error { return b.hint(f, &e) })
 		}

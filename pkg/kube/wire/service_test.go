@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"unique"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -79,7 +80,8 @@ func busySlice() *discoveryv1.EndpointSlice {
 }
 
 // sameSlices are the options to compare EndpointSlices.
-var sameSlices = cmp.Options{cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{})}
+var sameSlices = cmp.Options{cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{},
+	unique.Handle[string]{})}
 
 func wantSlice(s *discoveryv1.EndpointSlice) wire.EndpointSlice {
 	w := wire.EndpointSlice{Meta: wantMeta(s.ObjectMeta), AddressType: string(s.AddressType)}
@@ -95,7 +97,7 @@ func wantSlice(s *discoveryv1.EndpointSlice) wire.EndpointSlice {
 			}
 		}
 		if e.NodeName != nil {
-			out.NodeName = *e.NodeName
+			out.Node = unique.Make(*e.NodeName)
 		}
 		if h := e.Hints; h != nil {
 			for _, z := range h.ForZones {

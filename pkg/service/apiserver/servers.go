@@ -336,7 +336,7 @@ func (a *Servers) PutSlice(s service.Slice) {
 	}
 	var servers []netip.AddrPort
 	for _, p := range s.Ports {
-		for _, ep := range s.Endpoints {
+		for ep := range s.Endpoints.All() {
 			if p.Name == apiPort && p.Protocol == service.TCP && ep.Ready {
 				servers = append(servers, netip.AddrPortFrom(ep.Addr, p.Port))
 			}

@@ -39,10 +39,11 @@ type write struct {
 	do            func(*ebpf.Map) (int, error)
 }
 
-// Apply writes the changes, step by step: slots through a mapping, all else in one call per step. An error is a *WriteError. Then State
-// returns the content of the maps, for Planner.Adopt.
+// Apply writes the changes, step by step: slots through a mapping, all else in calls of batchSize
+// entries. An error is a *WriteError. Then State returns the content of the maps, for
+// Planner.Adopt.
 func (t *Table) Apply(c service.Changes) error {
-	if done, err := t.slots.Write(c.Runs); err != nil {
+	if done, err := t.slots.Write(c.Runs, c.Room); err != nil {
 		return &WriteError{mapBackends, "write", done, c.Slots(), err}
 	}
 	for _, w := range writes(c) {
@@ -74,9 +75,19 @@ func writes(c service.Changes) []write {
 	}
 }
 
+// batchSize bounds the entries of one call of the kernel.
+const batchSize = 4096
+
 func put[K, V any](name string, b service.Batch[K, V]) write {
 	return write{name, "write", len(b.Keys), func(m *ebpf.Map) (int, error) {
-		return m.BatchUpdate(b.Keys, b.Values, nil)
+		for done := 0; done < len(b.Keys); {
+			end := min(len(b.Keys), done+batchSize)
+			n, err := m.BatchUpdate(b.Keys[done:end], b.Values[done:end], nil)
+			if done += n; err != nil {
+				return done, err
+			}
+		}
+		return len(b.Keys), nil
 	}}
 }
 
@@ -92,13 +103,13 @@ func Delete[K any](t *Table, name string, keys []K) error {
 func drop[K any](name string, keys []K) write {
 	return write{name, "delete from", len(keys), func(m *ebpf.Map) (int, error) {
 		for done := 0; ; {
-			n, err := m.BatchDelete(keys[done:], nil)
+			n, err := m.BatchDelete(keys[done:min(len(keys), done+batchSize)], nil)
 			done += n
-			if !errors.Is(err, ebpf.ErrKeyNotExist) {
-				return done, err
+			if errors.Is(err, ebpf.ErrKeyNotExist) {
+				done, err = done+1, nil
 			}
-			if done++; done == len(keys) {
-				return done, nil
+			if err != nil || done == len(keys) {
+				return done, err
 			}
 		}
 	}}

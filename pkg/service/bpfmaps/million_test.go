@@ -103,12 +103,7 @@ func TestAServiceOf76500(t *testing.T) {
 	nettest.NeedBPF(t)
 	const endpoints = 3 * 255 * 100
 	services, whole := many(1, endpoints, service.TCP)
-	var lists []service.Slice
-	for part := range slices.Chunk(whole[0].Endpoints, 100) {
-		s := whole[0]
-		s.Name, s.Endpoints = fmt.Sprint(len(lists)), part
-		lists = append(lists, s)
-	}
+	lists := parted(whole)
 	limits := service.DefaultLimits
 	limits.BackendSlots = 1 << 19
 	n := startFull(t, limits, services, lists)
@@ -117,14 +112,26 @@ func TestAServiceOf76500(t *testing.T) {
 
 	// With one endpoint less the service gets a new run of slots, because programs may still read
 	// the old run.
-	lists[5].Endpoints, whole[0].Endpoints = lists[5].Endpoints[:99],
-		slices.Delete(slices.Clone(whole[0].Endpoints), 599, 600)
+	all := slices.Collect(whole[0].Endpoints.All())
+	lists[5].Endpoints = service.EndpointsOf(all[500:599]...)
+	whole[0].Endpoints = service.EndpointsOf(slices.Delete(all, 599, 600)...)
 	n.PutSlice(lists[5])
 	if writes := n.apply(t); writes != endpoints {
 		t.Errorf("one endpoint less took %d writes, want %d slots and a frontend", writes,
 			endpoints-1)
 	}
 	expectHeld(t, n, services, whole)
+}
+
+// parted returns slices with the same endpoints, a hundred in each.
+func parted(whole []service.Slice) (lists []service.Slice) {
+	for _, s := range whole {
+		for part := range slices.Chunk(slices.Collect(s.Endpoints.All()), 100) {
+			s.Name, s.Endpoints = fmt.Sprint(len(lists)), service.EndpointsOf(part...)
+			lists = append(lists, s)
+		}
+	}
+	return lists
 }
 
 // startFull starts a table of these limits with services.
@@ -166,14 +173,14 @@ func expectHeld(t *testing.T, n node, services []service.Service,
 	taken := make([]bool, len(s.Backends))
 	for i, svc := range services {
 		f, want := s.Frontends[frontendOf(svc)], lists[i].Endpoints
-		if int(f.Count) != len(want) {
-			t.Fatalf("service %s has %d slots, want %d", svc.Name, f.Count, len(want))
+		if int(f.Count) != want.Len() {
+			t.Fatalf("service %s has %d slots, want %d", svc.Name, f.Count, want.Len())
 		}
 		for j, slot := range s.Backends[f.First : f.First+f.Count] {
 			at := int(f.First) + j
-			if taken[at] || slot.AddrPort() != netip.AddrPortFrom(want[j].Addr, 8080) {
+			if taken[at] || slot.AddrPort() != netip.AddrPortFrom(want.At(j).Addr, 8080) {
 				t.Fatalf("service %s: slot %d has %s, want %s; another's: %t", svc.Name, at,
-					slot.AddrPort(), want[j].Addr, taken[at])
+					slot.AddrPort(), want.At(j).Addr, taken[at])
 			}
 			taken[at] = true
 		}
@@ -189,11 +196,12 @@ func expectRead(t *testing.T, n node, s service.Service, list service.Slice) {
 	if err := n.maps[mapFrontends].Lookup(key, &f); err != nil {
 		t.Fatalf("frontend of service %s: %v", s.Name, err)
 	}
-	if int(f.Count) != len(list.Endpoints) {
-		t.Fatalf("%s has %d slots, want %d", s.Name, f.Count, len(list.Endpoints))
+	if int(f.Count) != list.Endpoints.Len() {
+		t.Fatalf("%s has %d slots, want %d", s.Name, f.Count, list.Endpoints.Len())
 	}
 
-	for i, ep := range list.Endpoints {
+	for i := range list.Endpoints.Len() {
+		ep := list.Endpoints.At(i)
 		slot := slotAt(t, n, f.First+uint32(i))
 		if slot.AddrPort() != netip.AddrPortFrom(ep.Addr, 8080) {
 			t.Errorf("%s: slot %d of its own is %s, want %s", s.Name, i, slot.AddrPort(), ep.Addr)

@@ -89,7 +89,7 @@ const minTCP, maxTCP = 1 << 14, 1 << 20
 func MemoryFor(bytes uint64) Memory {
 	tcp := min(max(bytes/bytesPerFlow, minTCP), maxTCP)
 	tcp = 1 << (bits.Len64(tcp) - 1)
-	return Memory{Clients: 1 << 15, Outside: 1 << 16, Replies: 1 << 15, Sends: 1 << 15,
+	return Memory{Clients: 1 << 15, Outside: 1 << 15, Replies: 1 << 15, Sends: 1 << 15,
 		TCP: uint32(tcp), Opening: uint32(tcp / 4), UDP: uint32(tcp / 2), Quotas: uint32(tcp / 4)}
 }
 

@@ -87,8 +87,8 @@ func (h *Ports) deleteServiceLocked(n service.Name) {
 // PutSlice adds or replaces a slice of endpoints. It is effective at once.
 func (h *Ports) PutSlice(s service.Slice) {
 	var ready []netip.Addr
-	for _, ep := range s.Endpoints {
-		if ep.Node == h.node && ep.Ready {
+	for ep := range s.Endpoints.On(h.node) {
+		if ep.Ready {
 			ready = append(ready, ep.Addr)
 		}
 	}

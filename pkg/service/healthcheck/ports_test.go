@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
@@ -68,7 +69,9 @@ func TestHealthCheckNodePort(t *testing.T) {
 	}
 
 	s := servicetest.ReadySlice(web, "http", 8080, "198.18.1.1", "198.18.1.2", "198.18.1.3")
-	s.Endpoints[1].Node, s.Endpoints[2].Ready = "node-2", false
+	list := slices.Collect(s.Endpoints.All())
+	list[1].Node, list[2].Ready = "node-2", false
+	s.Endpoints = service.EndpointsOf(list...)
 	h.PutSlice(s)
 	s.Name = "web-2" // the same address is the same endpoint
 	h.PutSlice(s)
@@ -127,7 +130,8 @@ func TestHealthPortsWithoutPolicyLocal(t *testing.T) {
 	s.ExternalLocal = false
 	h.PutService(s)
 	h.PutSlice(service.Slice{Service: web, Name: "a",
-		Endpoints: []service.Endpoint{{Addr: netip.MustParseAddr("198.18.1.1")}}})
+		Endpoints: service.EndpointsOf(
+			service.Endpoint{Addr: netip.MustParseAddr("198.18.1.1")})})
 	h.Update()
 	if got := h.Problems(); len(got) != 0 {
 		t.Errorf("a service of policy Cluster: %q", got)

@@ -171,7 +171,7 @@ func (k *Keeper) Begin() error {
 	}
 	k.api.AdoptLeft(given)
 	k.setAPIServer()
-	if err := k.write(); err != nil {
+	if _, err := k.write(); err != nil {
 		return fmt.Errorf("write entry 0 of the table of services: %w", err)
 	}
 	k.api.Written(k.own.entry)

@@ -396,7 +396,7 @@ func TestDatagramsAreAbortedAfterErrors(t *testing.T) {
 	waitAborts(t, aborted, "an error")
 	table.setRefuse(func(c service.Changes) bool { return c.LostUDP })
 	one := two
-	one.Endpoints = two.Endpoints[:1]
+	one.Endpoints = service.EndpointsOf(two.Endpoints.At(0))
 	p.PutSlice(one)
 	waitAborts(t, aborted, "a write that failed")
 }

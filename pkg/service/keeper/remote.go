@@ -50,8 +50,8 @@ func (x prefixes) find(a netip.Addr) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-func (x prefixes) contain(e service.Endpoint) bool {
-	_, is := x.find(e.Addr)
+func (x prefixes) contain(a netip.Addr) bool {
+	_, is := x.find(a)
 	return is
 }
 
@@ -76,8 +76,8 @@ func (r *remote) put(s service.Slice, pass func(service.Slice)) (changed bool) {
 	defer r.mu.Unlock()
 	key := object{s.Service, s.Name}
 	_, had := r.slices[key]
-	is := len(r.ranges) > 0 && slices.ContainsFunc(s.Endpoints,
-		func(e service.Endpoint) bool { return inAny(r.ranges, e.Addr) })
+	is := len(r.ranges) > 0 && s.Endpoints.Any(
+		func(a netip.Addr) bool { return inAny(r.ranges, a) })
 	if is && r.slices == nil {
 		r.slices = map[object]service.Slice{}
 	}
@@ -110,15 +110,15 @@ func (r *remote) delete(owner service.Name, slice string,
 // judgedLocked returns s with endpoints on dead nodes as not ready. It does not change s.
 func (r *remote) judgedLocked(s service.Slice) service.Slice {
 	isDead := r.isDead.contain
-	if len(r.dead) == 0 || !slices.ContainsFunc(s.Endpoints, isDead) {
+	if len(r.dead) == 0 || !s.Endpoints.Any(isDead) {
 		return s
 	}
-	s.Endpoints = slices.Clone(s.Endpoints)
-	for i, e := range s.Endpoints {
-		if isDead(e) && e.Ready {
-			s.Endpoints[i].Ready, s.Endpoints[i].Serving, s.Endpoints[i].Terminating = false, true, true
+	s.Endpoints = s.Endpoints.Map(func(e service.Endpoint) service.Endpoint {
+		if isDead(e.Addr) && e.Ready {
+			e.Ready, e.Serving, e.Terminating = false, true, true
 		}
-	}
+		return e
+	})
 	return s
 }
 
@@ -133,7 +133,7 @@ func (r *remote) setDead(dead []netip.Prefix, pass func(service.Slice)) {
 	changed := newPrefixes(slices.Concat(without(dead, r.dead), without(r.dead, dead))...)
 	r.dead, r.isDead = slices.Clone(dead), newPrefixes(dead...)
 	for _, s := range r.slices {
-		if slices.ContainsFunc(s.Endpoints, changed.contain) {
+		if s.Endpoints.Any(changed.contain) {
 			pass(r.judgedLocked(s))
 		}
 	}
@@ -157,9 +157,9 @@ func (f *Feature) Remote() []netip.Addr {
 	}
 	r.addrs = []netip.Addr{}
 	for _, s := range r.slices {
-		for _, e := range s.Endpoints {
-			if inAny(r.ranges, e.Addr) {
-				r.addrs = append(r.addrs, e.Addr)
+		for a := range s.Endpoints.Addrs() {
+			if inAny(r.ranges, a) {
+				r.addrs = append(r.addrs, a)
 			}
 		}
 	}

@@ -21,7 +21,7 @@ func TestEndpointsOfDeadNodesComeLast(t *testing.T) {
 	slice := func(name string, addrs ...string) service.Slice {
 		s := service.Slice{Service: service.Name{Namespace: "shop", Name: "web"}, Name: name}
 		for _, a := range nettest.Addrs(addrs...) {
-			s.Endpoints = append(s.Endpoints, service.Endpoint{Addr: a, Ready: true, Serving: true})
+			s.Endpoints.Append(service.Endpoint{Addr: a, Ready: true, Serving: true})
 		}
 		return s
 	}
@@ -38,25 +38,26 @@ func TestEndpointsOfDeadNodesComeLast(t *testing.T) {
 
 	clear(passed)
 	f.remote.setDead(nettest.Prefixes("10.245.1.0/24"), pass)
-	if one, two := passed["10.245.1.1"].Endpoints[0], passed["two"].Endpoints; len(passed) != 2 ||
-		one.Ready || !one.Terminating || !two[0].Ready || two[1].Ready {
+	one, two := passed["10.245.1.1"].Endpoints.At(0), passed["two"].Endpoints
+	if len(passed) != 2 ||
+		one.Ready || !one.Terminating || !two.At(0).Ready || two.At(1).Ready {
 		t.Errorf("passed %+v", passed)
 	}
 	// Only slices with endpoints of another dead node are passed on.
 	for _, dead := range [][]string{{"10.245.1.0/24", "10.245.2.0/24"}, {"10.245.1.0/24"}} {
 		clear(passed)
 		f.remote.setDead(nettest.Prefixes(dead...), pass)
-		if two := passed["two"].Endpoints; len(passed) != 1 || two[0].Ready != (len(dead) == 1) {
+		if two := passed["two"].Endpoints; len(passed) != 1 || two.At(0).Ready != (len(dead) == 1) {
 			t.Errorf("dead are %q: passed %+v", dead, passed)
 		}
 	}
 	f.remote.put(slice("late", "10.245.1.3"), pass)
-	if e := passed["late"].Endpoints[0]; e.Ready || !e.Serving || !e.Terminating {
+	if e := passed["late"].Endpoints.At(0); e.Ready || !e.Serving || !e.Terminating {
 		t.Errorf("a late endpoint of a dead node is %+v", e)
 	}
 	f.remote.setDead(nil, pass)
 	for name, s := range passed {
-		for _, e := range s.Endpoints {
+		for e := range s.Endpoints.All() {
 			if !e.Ready || e.Terminating {
 				t.Errorf("%s is not ready again: %+v", name, e)
 			}

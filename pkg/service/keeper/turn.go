@@ -8,10 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// rounds bounds the plans of one turn. If more are needed, the next turn begins at once.
-const rounds = 8
-
-// turn plans the queued changes and writes them. If broken is true, it reads the maps first.
+// turn plans queued changes and writes them. If broken is true, it reads the maps first. It makes
+// one plan, which is bounded. If more is left, the next turn begins at once, after entry 0.
 func (k *Keeper) turn(broken bool) error {
 	if broken {
 		state, err := k.table.State()
@@ -34,21 +32,23 @@ func (k *Keeper) turn(broken bool) error {
 	}
 
 	changed := k.setAPIServer()
-	err := k.write()
+	again, err := k.write()
 	if changed && err == nil {
 		k.api.Written(k.own.entry)
 	}
-	if err == nil && k.own.late && k.own.taken {
+	done := err == nil && !again
+	if done && k.own.late && k.own.taken {
 		err = k.attach(0)
+		done = err == nil
 	}
 
 	k.health.Update()
-	if err == nil && k.own.taken && !k.own.looked {
+	if done && k.own.taken && !k.own.looked {
 		k.own.looked = true
 		k.findStale() // the last process may have ended before its own search
 	}
 
-	if err == nil && !k.own.pending.IsZero() {
+	if done && !k.own.pending.IsZero() {
 		k.observe(time.Since(k.own.pending))
 		k.own.pending = time.Time{}
 	}
@@ -99,19 +99,16 @@ func (k *Keeper) take() (since time.Time) {
 	return d.since
 }
 
-// write plans and writes until no service waits for room that the last plan freed.
-func (k *Keeper) write() error {
-	for range rounds {
-		changes := k.own.planner.Plan()
-		if err := k.apply(changes); err != nil {
-			return err
-		}
-		if !changes.Again {
-			return nil
-		}
+// write plans and writes. It reports whether another turn is needed, which then begins at once.
+func (k *Keeper) write() (again bool, err error) {
+	changes := k.own.planner.Plan()
+	if err := k.apply(changes); err != nil {
+		return false, err
 	}
-	k.loop.Poke()
-	return nil
+	if changes.Again {
+		k.loop.Poke()
+	}
+	return changes.Again, nil
 }
 
 // apply writes changes to the table, unless they are empty.

@@ -347,9 +347,7 @@ func (l *linked) serve(t *testing.T, vips ...string) {
 	p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))
 	p.PutService(s)
 	endpoints := servicetest.SliceOf("web", "198.18.1.5", "fd42:1::5")
-	for i := range endpoints.Endpoints {
-		endpoints.Endpoints[i].Node = "node-1"
-	}
+	servicetest.Place(&endpoints, "node-1")
 	p.PutSlice(endpoints)
 	if err := l.Apply(p.Plan()); err != nil {
 		t.Fatal(err)

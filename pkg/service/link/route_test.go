@@ -130,9 +130,7 @@ func (r *routed) put(t *testing.T, backends ...string) {
 	svc := servicetest.Named("web", clusterAt...)
 	endpoints := servicetest.SliceOf("web", backends...)
 	svc.LoadBalancerIPs = nettest.Addrs(outsideAt...)
-	for i := range endpoints.Endpoints {
-		endpoints.Endpoints[i].Node = "node-1"
-	}
+	servicetest.Place(&endpoints, "node-1")
 	p.PutService(svc)
 	p.PutSlice(endpoints)
 	errtest.Must(t, r.Apply(p.Plan()))

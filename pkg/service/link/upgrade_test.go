@@ -211,9 +211,7 @@ func (l *linked) serveHereAndFar(t *testing.T) {
 	} {
 		svc, endpoints := servicetest.Named(name), servicetest.SliceOf(name, s.pod...)
 		svc.Ports[0].NodePort, svc.Ports[1].NodePort = s.web, s.dns
-		for i := range endpoints.Endpoints {
-			endpoints.Endpoints[i].Node = s.node
-		}
+		servicetest.Place(&endpoints, s.node)
 		p.PutService(svc)
 		p.PutSlice(endpoints)
 	}

@@ -40,7 +40,7 @@ func SliceOf(name string, addrs ...string) service.Slice {
 			{Name: "dns", Protocol: service.UDP, Port: 5353}},
 	}
 	for _, a := range nettest.Addrs(addrs...) {
-		s.Endpoints = append(s.Endpoints, service.Endpoint{Addr: a, Ready: true, Serving: true})
+		s.Endpoints.Append(service.Endpoint{Addr: a, Ready: true, Serving: true})
 	}
 	return s
 }
@@ -51,7 +51,7 @@ func ReadySlice(owner service.Name, portName string, port uint16, addrs ...strin
 	s := service.Slice{Service: owner, Name: owner.Name + "-1",
 		Ports: []service.SlicePort{{Name: portName, Protocol: service.TCP, Port: port}}}
 	for _, a := range nettest.Addrs(addrs...) {
-		s.Endpoints = append(s.Endpoints, service.Endpoint{Addr: a, Node: "node-1", Ready: true,
+		s.Endpoints.Append(service.Endpoint{Addr: a, Node: "node-1", Ready: true,
 			Serving: true})
 	}
 	return s
@@ -82,4 +82,14 @@ func Converse(c net.Conn) (string, error) {
 	}
 	line, err := bufio.NewReader(c).ReadString('\n')
 	return strings.TrimSpace(line), err
+}
+
+// Place puts all endpoints of a slice on a node.
+func Place(s *service.Slice, node string) {
+	var placed service.Endpoints
+	for e := range s.Endpoints.All() {
+		e.Node = node
+		placed.Append(e)
+	}
+	s.Endpoints = placed
 }

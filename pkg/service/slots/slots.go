@@ -128,10 +128,11 @@ type piece struct {
 func (p piece) end() uint32 { return p.at + uint32(p.n) }
 
 // Write writes runs that have no reader, and returns the number of written slots. It first makes
-// the chunks that are missing, which takes an RCU period of the kernel or two.
-func (s *Slots) Write(runs []service.Run) (written int, err error) {
+// the chunks that are missing, which takes an RCU period of the kernel or two. If some are missing,
+// it makes chunks for room slots in all, so that later calls need not wait.
+func (s *Slots) Write(runs []service.Run, room uint32) (written int, err error) {
 	pieces := cut(runs)
-	if err := s.add(pieces); err != nil {
+	if err := s.add(pieces, room); err != nil {
 		return 0, err
 	}
 
@@ -168,18 +169,35 @@ func cut(runs []service.Run) []piece {
 	return pieces
 }
 
-// add makes the chunks that pieces need.
-func (s *Slots) add(pieces []piece) error {
+// add makes the chunks that pieces need, and then more with the lowest numbers, until there are as
+// many as room slots take.
+func (s *Slots) add(pieces []piece, room uint32) error {
 	var missing []uint32
 	for i, p := range pieces {
 		if s.chunks[p.chunk] == nil && (i == 0 || pieces[i-1].chunk != p.chunk) {
 			missing = append(missing, p.chunk)
 		}
 	}
+	if len(missing) == 0 {
+		return nil
+	}
+	needed := len(missing)
+	want := int((uint64(room) + ChunkSlots - 1) / ChunkSlots)
+	for number := range s.outer.MaxEntries() {
+		if len(s.chunks)+len(missing) >= want {
+			break
+		}
+		if s.chunks[number] == nil && !slices.Contains(missing[:needed], number) {
+			missing = append(missing, number)
+		}
+	}
 	for some := range slices.Chunk(missing, atOnce) {
 		if err := s.grow(some); err != nil {
 			return err
 		}
+	}
+	for _, number := range missing[needed:] {
+		s.unused[number] = true
 	}
 	return nil
 }

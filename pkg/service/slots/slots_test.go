@@ -79,7 +79,7 @@ func TestSlotsReadWhatWasWritten(t *testing.T) {
 			all += r.Backends.Copy(want[r.First:], 0)
 		}
 
-		if n, err := s.Write(runs); err != nil || n != all {
+		if n, err := s.Write(runs, 0); err != nil || n != all {
 			t.Fatalf("wrote %d of %d slots: %v", n, all, err)
 		}
 		for name, from := range map[string]*Slots{"writer": s, "reader": opened(t, outer, nil)} {
@@ -116,7 +116,7 @@ func TestChunksFollowTheRuns(t *testing.T) {
 		{0, 100, 1}, {ChunkSlots - 1, 1, 1}, {63 * ChunkSlots, 1, 2},
 		{2*ChunkSlots - 1, 2, 4}, {10 * ChunkSlots, 20 * ChunkSlots, 24}, {5, 5, 24},
 	} {
-		errtest.Must(t, errtest.Of(s.Write([]service.Run{numbered(step.first, step.n, 1)})))
+		errtest.Must(t, errtest.Of(s.Write([]service.Run{numbered(step.first, step.n, 1)}, 0)))
 		if got := opened(t, outer, nil).Chunks(); got != step.want || s.Chunks() != got {
 			t.Errorf("%d slots from %d: %d chunks, want %d", step.n, step.first, got, step.want)
 		}
@@ -128,11 +128,31 @@ func TestChunksFollowTheRuns(t *testing.T) {
 	}
 }
 
+// A write that needs a chunk makes all that later ones will need, and no other write does.
+func TestChunksAreMadeAhead(t *testing.T) {
+	_, s := table(t, 64*ChunkSlots)
+	for _, step := range []struct {
+		first, room uint32
+		want        int
+	}{{0, 40 * ChunkSlots, 1}, {9 * ChunkSlots, 5*ChunkSlots + 1, 6}, {ChunkSlots, 0, 6},
+		{20 * ChunkSlots, 1<<32 - 1, 64}} {
+		errtest.Must(t, errtest.Of(s.Write([]service.Run{numbered(step.first, 5, 1)}, step.room)))
+		if got := s.Chunks(); got != step.want {
+			t.Errorf("a run at %d with room for %d: %d chunks, want %d", step.first, step.room, got,
+				step.want)
+		}
+	}
+	errtest.Must(t, s.Release([]uint32{63}))
+	if got := s.Chunks(); got != 4+spareChunks { // four have a run
+		t.Errorf("%d chunks stay", got)
+	}
+}
+
 // Some unused chunks stay, and all others go. A chunk that is written again is used.
 func TestUnusedChunksAreRemoved(t *testing.T) {
 	outer, s := table(t, 64*ChunkSlots)
 	all := numbered(0, 20*ChunkSlots, 1)
-	errtest.Must(t, errtest.Of(s.Write([]service.Run{all})))
+	errtest.Must(t, errtest.Of(s.Write([]service.Run{all}, 0)))
 	expect := func(want int) {
 		t.Helper()
 		if got := opened(t, outer, nil).Chunks(); got != want || s.Chunks() != want {
@@ -144,10 +164,10 @@ func TestUnusedChunksAreRemoved(t *testing.T) {
 	errtest.Must(t, s.Release([]uint32{11, 12}))
 	expect(18)
 
-	errtest.Must(t, errtest.Of(s.Write([]service.Run{numbered(3*ChunkSlots, 5, 1)})))
+	errtest.Must(t, errtest.Of(s.Write([]service.Run{numbered(3*ChunkSlots, 5, 1)}, 0)))
 	errtest.Must(t, s.Release([]uint32{13}))
 	expect(18)
-	errtest.Must(t, errtest.Of(s.Write([]service.Run{numbered(12*ChunkSlots, 5, 2)})))
+	errtest.Must(t, errtest.Of(s.Write([]service.Run{numbered(12*ChunkSlots, 5, 2)}, 0)))
 	expect(19)
 	if got, err := s.Read(12*ChunkSlots + 6); err != nil ||
 		got[12*ChunkSlots] != numbered(12*ChunkSlots, 5, 2).Backends.At(0) ||
@@ -160,7 +180,7 @@ func TestUnusedChunksAreRemoved(t *testing.T) {
 func TestLookUpFindsASlot(t *testing.T) {
 	outer, s := table(t, 2*ChunkSlots)
 	run := numbered(ChunkSlots-2, 4, 7)
-	errtest.Must(t, errtest.Of(s.Write([]service.Run{run})))
+	errtest.Must(t, errtest.Of(s.Write([]service.Run{run}, 0)))
 	for i := range run.Backends.Len() {
 		at, want := run.First+uint32(i), run.Backends.At(i)
 		chunk, err := open(outer, at/ChunkSlots)
@@ -176,16 +196,17 @@ func TestLookUpFindsASlot(t *testing.T) {
 func TestRunsBeyondTheTableAreRefused(t *testing.T) {
 	for _, size := range []uint32{512, ChunkSlots, 2 * ChunkSlots} {
 		_, s := table(t, size)
-		if _, err := s.Write([]service.Run{numbered(size-1, 1, 1)}); err != nil {
+		if _, err := s.Write([]service.Run{numbered(size-1, 1, 1)}, 0); err != nil {
 			t.Errorf("last of %d slots: %v", size, err)
 		}
-		if n, err := s.Write([]service.Run{numbered(size-1, 2, 2)}); !errors.Is(err, unix.E2BIG) {
+		beyond := []service.Run{numbered(size-1, 2, 2)}
+		if n, err := s.Write(beyond, 0); !errors.Is(err, unix.E2BIG) {
 			t.Errorf("beyond %d slots: wrote %d, %v", size, n, err)
 		}
 	}
 	outer, _ := table(t, 2*ChunkSlots)
 	if _, err := opened(t, outer, nil).Write([]service.Run{numbered(ChunkSlots, 1,
-		1)}); err == nil {
+		1)}, 0); err == nil {
 		t.Error("slots that are open for reading grew")
 	}
 }
@@ -235,7 +256,7 @@ func BenchmarkWrite(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				errtest.Must(b, errtest.Of(s.Write([]service.Run{run})))
+				errtest.Must(b, errtest.Of(s.Write([]service.Run{run}, 0)))
 			}
 		})
 	}

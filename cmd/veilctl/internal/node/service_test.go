@@ -43,11 +43,11 @@ func serviceDaemonOn(t *testing.T, node string, change func(*service.Service)) s
 	p.PutService(s)
 	p.PutSlice(service.Slice{Service: name, Name: "web-1",
 		Ports: []service.SlicePort{{Name: "http", Protocol: service.TCP, Port: 8080}},
-		Endpoints: []service.Endpoint{
-			{Addr: netip.MustParseAddr("198.19.2.2"), Node: "node-2", Ready: true, Serving: true},
-			{Addr: netip.MustParseAddr("198.19.1.2"), Node: "node-1", Serving: true,
-				Terminating: true},
-		}})
+		Endpoints: service.EndpointsOf(
+			service.Endpoint{Addr: netip.MustParseAddr("198.19.2.2"), Node: "node-2", Ready: true,
+				Serving: true},
+			service.Endpoint{Addr: netip.MustParseAddr("198.19.1.2"), Node: "node-1", Serving: true,
+				Terminating: true})})
 	p.SetAPIServer(service.APIServer{Host: []service.HostFrontend{
 		{Addr: netip.MustParseAddrPort("198.18.0.8:6443")},
 		{Addr: netip.MustParseAddrPort("198.18.0.9:6443"),

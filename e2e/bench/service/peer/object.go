@@ -80,7 +80,8 @@ func sliceObject(s service.Slice, version int) *discoveryv1.EndpointSlice {
 		out.Ports = append(out.Ports, discoveryv1.EndpointPort{Name: &p.Name,
 			Protocol: &protocol, Port: &number})
 	}
-	for i, e := range s.Endpoints {
+	for i := range s.Endpoints.Len() {
+		e := s.Endpoints.At(i)
 		pod := fmt.Sprintf("%s-%d", name, i)
 		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{
 			Addresses: []string{e.Addr.String()}, NodeName: &e.Node,

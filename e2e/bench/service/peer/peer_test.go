@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -42,7 +43,7 @@ func object(i int) Object {
 		o.Service.LoadBalancerIPs = nettest.Addrs("198.19.127.1")
 	}
 	for e := range 3 {
-		o.Slice.Endpoints = append(o.Slice.Endpoints, service.Endpoint{Node: "other", Ready: true,
+		o.Slice.Endpoints.Append(service.Endpoint{Node: "other", Ready: true,
 			Serving: true, Addr: netip.AddrFrom4([4]byte{198, 19, 128, byte(10*i + e + 1)})})
 	}
 	return o
@@ -98,7 +99,9 @@ func TestKubeProxyWritesAllServices(t *testing.T) {
 			}
 
 			changed := object(1).Slice
-			changed.Endpoints[0].Addr = netip.MustParseAddr("198.19.128.99")
+			all := slices.Collect(changed.Endpoints.All())
+			all[0].Addr = netip.MustParseAddr("198.19.128.99")
+			changed.Endpoints = service.EndpointsOf(all...)
 			took, err := p.Change(t.Context(), changed)
 			if err != nil || took <= 0 || took > k.Limit {
 				t.Errorf("a change took %v: %v", took, err)
