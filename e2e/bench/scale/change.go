@@ -30,7 +30,7 @@ type changer struct {
 func (c *changer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	slice := c.shape.Slices(c.next % c.shape.Services())[0]
+	slice := c.shape.First(c.next % c.shape.Services())
 	ready := c.next/c.shape.Services()%2 == 1
 	slice.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready}
 	c.next++

@@ -55,6 +55,9 @@ func shapeOf(kind string, n int) apifeed.Shape {
 	if kind == kindUDP {
 		s.UDP = 2
 	}
+	if kind == kindWhole {
+		s.PerService = n
+	}
 	return s
 }
 

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	partList, partUDP, partIPv6 = "list", "udp", "ipv6"
-	// Kinds of endpoints: all of TCP, every other service of UDP, all of IPv6.
-	kindTCP, kindUDP, kindIPv6 = "tcp", "udp", "ipv6"
+	partList, partUDP, partIPv6, partWhole = "list", "udp", "ipv6", "whole"
+	// Kinds of endpoints: all of TCP, every other service of UDP, all of IPv6, all of one service.
+	kindTCP, kindUDP, kindIPv6, kindWhole = "tcp", "udp", "ipv6", "whole"
 	// sideOurs and sideLoop are the sides. toLoop marks the cases that compare them.
 	sideOurs, sideLoop = "ours", "loop"
 	toLoop             = "_to_loop"
@@ -89,12 +89,22 @@ func (s *run) list(ctx context.Context) error {
 	return nil
 }
 
-// udp and ipv6 measure our side alone, with lists of other kinds and the largest size.
-func (s *run) udp(ctx context.Context) error  { return s.kindOf(ctx, kindUDP) }
-func (s *run) ipv6(ctx context.Context) error { return s.kindOf(ctx, kindIPv6) }
+// udp, ipv6 and whole measure our side alone, with lists of other kinds and the largest size. One
+// service has 100,000 endpoints at most.
+func (s *run) udp(ctx context.Context) error  { return s.kindOf(ctx, kindUDP, s.largest()) }
+func (s *run) ipv6(ctx context.Context) error { return s.kindOf(ctx, kindIPv6, s.largest()) }
 
-func (s *run) kindOf(ctx context.Context, kind string) error {
-	n := slices.Max(s.Sizes)
+func (s *run) whole(ctx context.Context) error {
+	return s.kindOf(ctx, kindWhole, min(s.largest(), wholeSize))
+}
+
+// wholeSize is the number of endpoints of one service for which gates.json has a limit.
+const wholeSize = 100_000
+
+// largest returns the largest chosen size.
+func (s *run) largest() int { return slices.Max(s.Sizes) }
+
+func (s *run) kindOf(ctx context.Context, kind string, n int) error {
 	config := filepath.Join(s.dir, caseOf(kind, n)+".kubeconfig")
 	feed, err := s.feed(ctx, kind, n, config)
 	if err != nil {

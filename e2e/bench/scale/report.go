@@ -15,7 +15,8 @@ func (s *run) label(n int) {
 }
 
 // kindTexts describe the kinds of endpoints besides TCP.
-var kindTexts = map[string]string{kindUDP: "half of the services of UDP", kindIPv6: "IPv6"}
+var kindTexts = map[string]string{kindUDP: "half of the services of UDP", kindIPv6: "IPv6",
+	kindWhole: "all of one service"}
 
 // labelCase sets the titles of a case and of its further quantities.
 func (s *run) labelCase(name, what string) {

@@ -32,8 +32,9 @@ func TestRunMeasuresBothSides(t *testing.T) {
 	for _, g := range rep.Result.Gates {
 		t.Errorf("gate %s: %s", g.Name, g.Got)
 	}
-	// Each list has its extras and the ratios of both times; UDP and IPv6 have their extras.
-	if want := len(o.Sizes)*(1+len(extras)+2) + 2*(1+len(extras)); len(rep.Result.Cases) != want {
+	// Each list has its extras and the ratios of both times; UDP, IPv6 and one
+	// service have their extras.
+	if want := len(o.Sizes)*(1+len(extras)+2) + 3*(1+len(extras)); len(rep.Result.Cases) != want {
 		t.Errorf("%d cases, want %d", len(rep.Result.Cases), want)
 	}
 	for _, c := range rep.Result.Cases {
@@ -51,6 +52,7 @@ func TestGatesOfOtherSizesAreSkipped(t *testing.T) {
 	for gate, want := range map[string]bool{
 		"list_10": false, "list_1000_to_loop, against loop": false, "list_1000_heap": false,
 		"list_100": true, "list_100000_to_loop": true, "list_1000000": true,
+		"whole_100000_change_99th": true,
 	} {
 		if got := s.Skips(gate); got != want {
 			t.Errorf("gate %s is skipped: %t, want %t", gate, got, want)

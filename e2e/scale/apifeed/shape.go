@@ -100,6 +100,12 @@ func (s Shape) Slices(i int) (all []*discoveryv1.EndpointSlice) {
 	return all
 }
 
+// First returns the first slice of the service with number i.
+func (s Shape) First(i int) *discoveryv1.EndpointSlice {
+	first := i * s.PerService
+	return s.slice(i, first, min(sliceSize, s.PerService, s.Endpoints-first))
+}
+
 // slice returns a slice with the endpoints from first on.
 func (s Shape) slice(i, first, n int) *discoveryv1.EndpointSlice {
 	namespace, service := nameOf(i)
