@@ -244,7 +244,7 @@ func BenchmarkServiceWrites(b *testing.B) {
 		errtest.Must(b, err)
 		defer all.Close()
 		for b.Loop() {
-			errtest.Must(b, errtest.Of(all.Write(runs)))
+			errtest.Must(b, errtest.Of(all.Write(runs, 0)))
 		}
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/entry")
 	})

@@ -261,7 +261,7 @@ func openSlots(t testing.TB, coll *ebpf.Collection) *slots.Slots {
 // writeRuns writes runs of backends to the slots of a collection.
 func writeRuns(t testing.TB, coll *ebpf.Collection, runs []service.Run) {
 	t.Helper()
-	errtest.Must(t, errtest.Of(openSlots(t, coll).Write(runs)))
+	errtest.Must(t, errtest.Of(openSlots(t, coll).Write(runs, 0)))
 }
 
 func batch[K, V any](t testing.TB, m *ebpf.Map, keys []K, values []V) {

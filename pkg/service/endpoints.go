@@ -9,7 +9,7 @@ import (
 )
 
 // Endpoints is the list of the endpoints of a slice. The zero value is an empty list. Only Add and
-// Append change a list, and copies share it. So nobody may call them once the list is in use.
+// Append change a list, and copies share it. So they must not be called once the list is in use.
 //
 // An endpoint takes 12 bytes if all have IPv4 addresses and are ready, and 24 if all have IPv6
 // addresses. Text of an address and of a node's name is not kept.

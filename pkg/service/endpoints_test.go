@@ -26,7 +26,7 @@ func randomEndpoints(r *rand.Rand, addrs ...string) (list []Endpoint) {
 	return list
 }
 
-// A list holds the endpoints that were added, whatever families and zones their addresses have. Two
+// A list holds the endpoints that were added, with addresses of any family and zone. Two
 // lists are equal if their endpoints are.
 func TestEndpointsAreTheListThatWasAdded(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))

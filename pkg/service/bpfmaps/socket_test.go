@@ -154,13 +154,13 @@ func TestDatagramsOfAnUnchangedServiceSearchNothing(t *testing.T) {
 			Protocol: service.UDP}]
 		run := service.BackendsOf(state.Backends[f.First:f.End()])
 		errtest.Must(t, errtest.Of(n.slots.Write([]service.Run{{First: f.First,
-			Backends: service.BackendsOf(make([]service.Backend, run.Len()))}})))
+			Backends: service.BackendsOf(make([]service.Backend, run.Len()))}}, 0)))
 		for _, c := range []result{first, both} {
 			if got := h.ask(c.ID); got != c.Answer {
 				t.Errorf("datagrams to %s went to %s and then to %s", to, c.Answer, got)
 			}
 		}
-		errtest.Must(t, errtest.Of(n.slots.Write([]service.Run{{First: f.First, Backends: run}})))
+		errtest.Must(t, errtest.Of(n.slots.Write([]service.Run{{First: f.First, Backends: run}}, 0)))
 	}
 }
 
