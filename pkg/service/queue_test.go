@@ -74,6 +74,7 @@ func TestChangeDoesNotWaitForTheRestOfAList(t *testing.T) {
 	bulk(p, 0, services)
 	written := map[FrontendKey]bool{}
 	plans := 0
+
 	for again := true; again; plans++ {
 		if plans > 3*services/200 {
 			t.Fatalf("%d frontends after %d plans", len(written), plans)

@@ -181,6 +181,7 @@ func (s *Slots) add(pieces []piece, room uint32) error {
 	if len(missing) == 0 {
 		return nil
 	}
+
 	needed := len(missing)
 	want := int((uint64(room) + ChunkSlots - 1) / ChunkSlots)
 	for number := range s.outer.MaxEntries() {
