@@ -209,14 +209,17 @@ func (n *node) editsBeside(ctx context.Context, count int, of policy.Policy) (to
 }
 
 // idle returns the CPU time, in milliseconds per minute, while nothing changes. In a minute the
-// Keeper compares the kernel's table twice with what it wrote. idle first collects garbage and
-// returns its memory to the kernel; otherwise Go's scavenger would do so during the measurement.
+// Keeper compares the kernel's table twice with what it wrote. Before that, idle makes the Keeper
+// read the table, records and reservations: it reads again what changed within a second before. Then
+// idle collects garbage and returns its memory to the kernel; otherwise Go's scavenger would do so
+// during the measurement.
 func (n *node) idle(ctx context.Context, long time.Duration) (perMinute float64, err error) {
-	n.TableChanged() // Makes the Keeper read the table before the measurement, not during it.
-	debug.FreeOSMemory()
 	var began time.Duration
-	for _, d := range []time.Duration{long / 20, long} {
-		began = cpu()
+	for i, d := range []time.Duration{long / 20, long / 20, long} {
+		if began = cpu(); i == 1 {
+			n.TableChanged()
+			debug.FreeOSMemory()
+		}
 		select {
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
