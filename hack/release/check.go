@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	"golang.org/x/crypto/ssh"
 )
 
 // aVersion matches versions of Semantic Versioning 2.0.0 without build metadata, which tags of
@@ -70,6 +71,32 @@ func checkKey(ctx context.Context, tree, key string) error {
 	// It prints the fingerprint without a passphrase.
 	if _, err := command(ctx, tree, "ssh-keygen", "-l", "-f", path); err != nil {
 		return fmt.Errorf("--key %s is not a key file of OpenSSH: %w", key, err)
+	}
+	return checkPrivate(ctx, tree, path)
+}
+
+// checkPrivate returns an error if path is a public key whose private key is neither beside it nor
+// in ssh-agent, so that it cannot sign (ssh-keygen(1), -Y sign).
+func checkPrivate(ctx context.Context, tree, path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	key, _, _, _, err := ssh.ParseAuthorizedKey(text)
+	if err != nil {
+		return nil // a private key
+	}
+	if private := strings.TrimSuffix(path, ".pub"); private != path {
+		if _, err := os.Stat(private); err == nil {
+			return nil
+		}
+	}
+
+	agent, err := command(ctx, tree, "ssh-add", "-L")
+	if line := strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))); err != nil ||
+		!strings.Contains(agent, line) {
+		return errors.Join(fmt.Errorf("--key %s is a public key, and its private key is neither "+
+			"beside it nor in ssh-agent: run ssh-add", path), err)
 	}
 	return nil
 }

@@ -44,7 +44,14 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$key" ] || usage
 [ -f "$key" ] || fail "$key: there is no such file"
-folder=$(CDPATH='' cd -- "${folder:-$(dirname -- "$0")}" && pwd -P)
+case $0 in
+*/*) here=${0%/*}/ ;;
+*) here=. ;;
+esac
+given=${folder:-$here}
+folder=$(CDPATH='' cd -- "$given" && pwd -P)
+# A substitution loses line breaks at the end of a name, which may be the name of another folder.
+[ "$folder" -ef "$given" ] || fail "the name of the folder ends with a line break: rename it"
 [ "$(CDPATH='' cd -- "$(dirname -- "$key")" && pwd -P)" != "$folder" ] ||
 	fail "$key: take the public key from its owner, not from the folder that it checks"
 

@@ -43,6 +43,12 @@ func TestVerifyNamesAChangedFile(t *testing.T) {
 	refused(t, "no value", "usage:", "--key", public, dir, "--version")
 	refused(t, "an empty version", "usage:", "--key", public, "--version", "", dir)
 
+	broken := filepath.Join(t.TempDir(), filepath.Base(dir)) + "\n"
+	errtest.Must(t, os.CopyFS(broken, os.DirFS(dir)))
+	refused(t, "a line break after the name", "rename it", "--key", public, broken)
+	errtest.Must(t, os.Symlink(dir, strings.TrimSuffix(broken, "\n")))
+	refused(t, "a name of another folder", "rename it", "--key", public, broken)
+
 	inside := filepath.Join(dir, "key.pub")
 	errtest.Must(t, copyFile(public, inside))
 	refused(t, "a key in the folder", "from its owner", "--key", inside, dir)
