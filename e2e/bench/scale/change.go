@@ -17,8 +17,9 @@ import (
 // changePath is the path of the feed that changes an endpoint with each request.
 const changePath = "/change"
 
-// changer changes an endpoint of another service with each request: the first becomes not ready.
-// After a request for each service they become ready again, in the same order.
+// changer changes an endpoint with each request: the first of a service becomes not ready, and with
+// the next request ready again, and so on with the next service. So an even number of changes leaves
+// the list as it was.
 type changer struct {
 	feed  *apifeed.Feed
 	shape apifeed.Shape
@@ -30,8 +31,8 @@ type changer struct {
 func (c *changer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	slice := c.shape.First(c.next % c.shape.Services())
-	ready := c.next/c.shape.Services()%2 == 1
+	slice := c.shape.First(c.next / 2 % c.shape.Services())
+	ready := c.next%2 == 1
 	slice.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready}
 	c.next++
 	if err := c.feed.Put(slice); err != nil {
@@ -39,8 +40,8 @@ func (c *changer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// oneChanges is the number of single changes of a measurement, and changeLimit bounds the wait for
-// each.
+// oneChanges is the even number of single changes of a measurement, and changeLimit bounds the wait
+// for each.
 const oneChanges, changeLimit = 300, 10 * time.Second
 
 // changes measures single changes, each after the one before: from the decoded slice to the written
