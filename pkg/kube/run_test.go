@@ -240,7 +240,9 @@ func TestRunIgnoresChangesOfNothingThatIsUsed(t *testing.T) {
 	f := newFakeServer(t)
 	f.put(nodesPath, node("a", 1))
 	r := start(t, f, "a")
-	before := r.until("synced", synced)
+	before := r.until("all is listed", func(s cluster.State) bool {
+		return s.Synced && s.RangesListed // ranges of services have a revision of their own
+	})
 	for i := range 50 {
 		n := node("a", 1)
 		n["status"].(m)["conditions"] = []any{m{"heartbeat": i}}
