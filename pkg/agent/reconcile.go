@@ -108,8 +108,7 @@ func union(table, guarded []netip.Addr) []netip.Addr {
 	return slices.Compact(all)
 }
 
-// readUnderlay returns the link between nodes. It looks for the link with the addresses of the last
-// good table.
+// readUnderlay returns the link between nodes, found by the addresses of the last good table.
 func (l *loop) readUnderlay(lastGood *cluster.Table) (underlay.Link, error) {
 	var nodes, self []netip.Addr
 	if lastGood != nil {
