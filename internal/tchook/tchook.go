@@ -70,6 +70,15 @@ func ListTCX(index int, d Direction) ([]ebpf.ProgramID, error) {
 	return ids, nil
 }
 
+// RevisionTCX returns a number that changes with the programs at tcx of a link and direction.
+func RevisionTCX(index int, d Direction) (uint64, error) {
+	res, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: d.TCX()})
+	if err != nil {
+		return 0, LinkError(err)
+	}
+	return res.Revision, nil
+}
+
 // AttachTCX attaches a program at tcx. at selects its place: before, after or instead of another
 // program.
 func AttachTCX(index int, d Direction, prog *ebpf.Program, at link.Anchor) error {

@@ -239,8 +239,8 @@ func TestNewPodsHaveTheFastPathOnceTheyAreFinished(t *testing.T) {
 	stop()
 }
 
-// TestLateLimitsEndTheFastPath sets a limit, and attaches a program of others, long after the pods
-// got the fast path. The kernel reports limits.
+// TestLateLimitsEndTheFastPath sets a limit, and attaches programs of others, long after the pods
+// got the fast path. The kernel reports limits, but no programs.
 func TestLateLimitsEndTheFastPath(t *testing.T) {
 	nettest.NeedBPF(t)
 	r := newRouted(t, true, true)
@@ -264,9 +264,15 @@ func TestLateLimitsEndTheFastPath(t *testing.T) {
 	stop()
 
 	r.recheck = 10 * time.Millisecond
-	stop = r.watch(t, "u0", time.Millisecond)
-	detach := attachNext(t, r.index(t, "vpod1"), r.host, ingress)
-	defer detach()
-	becomes("vpod1", 0)
+	stop = r.watch(t, "u0", time.Hour)
+	for _, late := range []struct {
+		link string
+		dir  direction
+		want uint8
+	}{{"vpod1", ingress, 0}, {"vpod2", egress, routePod | routeFrom}, {"u0", ingress, 0}} {
+		detach := attachNext(t, r.index(t, late.link), r.host, late.dir)
+		defer detach()
+		becomes(late.link, late.want)
+	}
 	stop()
 }

@@ -21,9 +21,9 @@ import (
 // of clsact. If clsact is already there, the ADD of the pod fails.
 const podPatience = 3 * time.Second
 
-// recheckEvery is the interval at which the links of the fast path are checked for programs of
-// others that appeared at tcx, which the kernel does not report.
-const recheckEvery = time.Minute
+// recheckEvery is the interval at which the links of the fast path are asked whether programs at tcx
+// changed, which the kernel does not report.
+const recheckEvery = 2 * time.Second
 
 // WatchLinks attaches the programs to links as they appear or change, first to those that exist,
 // until ctx is done. Then it returns nil. Without tcx, a pod's new link gets the programs some
@@ -49,18 +49,22 @@ func (s *Links) WatchLinks(ctx context.Context) error {
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	waiting.Go(func() {
-		// This needs its own thread, in the network namespace of the links.
-		err := netns.DoFd(int(own.Fd()), "of the node", func() error {
-			s.serveLate(ctx, h, late)
-			return nil
+	// Each needs its own thread, in the network namespace of the links.
+	inNetns := func(fn func() error, failed string) {
+		waiting.Go(func() {
+			if err := netns.DoFd(int(own.Fd()), "of the node", fn); err != nil {
+				s.log.Warn(failed, "error", err)
+			}
 		})
-		if err != nil {
-			s.log.Warn("new links get the programs of services late or never", "error", err)
-		}
-	})
-
-	waiting.Go(func() { s.recheckLinks(ctx, late) })
+	}
+	inNetns(func() error {
+		s.serveLate(ctx, h, late)
+		return nil
+	}, "new links get the programs of services late or never")
+	if s.tcx {
+		inNetns(func() error { return s.recheckLinks(ctx) },
+			"links are not checked for programs of others")
+	}
 
 	err = nl.WatchLinks(ctx, nl.LinkEvents{Changed: func(h *nl.Handle, l nl.Link) {
 		s.linkChanged(h, l, late)
@@ -88,25 +92,56 @@ func (s *Links) addFailed(late *lateLinks) {
 	}
 }
 
-// recheckLinks adds the links of the fast path to late, every recheckEvery until ctx ends.
-func (s *Links) recheckLinks(ctx context.Context, late *lateLinks) {
+// recheckLinks checks the links of the fast path again once their programs at tcx change, until ctx
+// ends.
+func (s *Links) recheckLinks(ctx context.Context) error {
+	h, err := nl.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
 	tick := time.NewTicker(s.recheck)
 	defer tick.Stop()
-	for {
+	for known := map[int]hook.Revisions{}; ; {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-tick.C:
 		}
-
-		err := bpfmaps.Each(s.table, mapRoutes, func(index uint32, _ uint8) bool {
-			late.add(int(index))
-			return true
-		})
-		if err != nil {
-			s.log.Warn("links are not checked for programs of others", "error", err)
-		}
+		known = s.recheckChanged(h, known)
 	}
+}
+
+// recheckChanged checks the links of the fast path that have other revisions than in known. It
+// returns the revisions from before the check.
+func (s *Links) recheckChanged(h *nl.Handle,
+	known map[int]hook.Revisions) (now map[int]hook.Revisions) {
+	now = map[int]hook.Revisions{}
+	var errs []error
+	err := bpfmaps.Each(s.table, mapRoutes, func(index uint32, _ uint8) bool {
+		r, err := hook.ReadRevisions(int(index))
+		if err == nil {
+			now[int(index)] = r
+		}
+		errs = append(errs, hook.IgnoreGone(err))
+		return true
+	})
+	if err := errors.Join(append(errs, err)...); err != nil {
+		s.log.Warn("links are not checked for programs of others", "error", err)
+	}
+
+	for index, r := range now {
+		if r == known[index] {
+			continue
+		}
+		l, err := h.LinkByIndex(index)
+		if err != nil {
+			delete(now, index) // it is gone, or is checked again soon
+			continue
+		}
+		s.serveLink(h, l, true)
+	}
+	return now
 }
 
 // linkChanged serves a link that appeared or changed, or makes serveLate serve it.

@@ -83,6 +83,20 @@ func HasBehind(h *nl.Handle, hk Attacher, p Point) (bool, error) {
 	return err != nil || len(filters) > 0 || last+1 < len(ids), IgnoreGone(err)
 }
 
+// Revisions are numbers that change with the programs at tcx of a link, incoming and outgoing. No
+// link has the zero value.
+type Revisions [2]uint64
+
+// ReadRevisions returns the revisions of a link.
+func ReadRevisions(index int) (r Revisions, err error) {
+	for i, dir := range []tchook.Direction{tchook.Ingress, tchook.Egress} {
+		if r[i], err = tchook.RevisionTCX(index, dir); err != nil {
+			return r, fmt.Errorf("read the revision of programs at link %d: %w", index, err)
+		}
+	}
+	return r, nil
+}
+
 // IgnoreGone returns nil if err means that the link is gone, because such a link carries no
 // packets. Otherwise it returns err.
 func IgnoreGone(err error) error {
