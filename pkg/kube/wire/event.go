@@ -13,10 +13,8 @@ func Event(message []byte) (eventType, object []byte, err error) {
 		case 1:
 			eventType, err = f.message()
 		case 2:
-			return f.within(func(f field) (err error) { // a RawExtension
-				if f.number == 1 {
-					object, err = f.message()
-				}
+			return f.only(1, func(f field) (err error) { // a RawExtension
+				object, err = f.message()
 				return err
 			})
 		}

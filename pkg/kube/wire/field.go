@@ -105,3 +105,13 @@ func (f field) within(visit func(f field) error) error {
 	}
 	return each(b, visit)
 }
+
+// only calls visit for those fields of an embedded message that have a number.
+func (f field) only(number protowire.Number, visit func(f field) error) error {
+	return f.within(func(f field) error {
+		if f.number != number {
+			return nil
+		}
+		return visit(f)
+	})
+}

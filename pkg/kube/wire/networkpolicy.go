@@ -201,15 +201,14 @@ func (p *policyReading) intOrString(value field, to *IntOrString) error {
 		switch f.number {
 		case 1:
 			to.Type, err = f.integer()
-			return err
 		case 2:
-			return f.setInt32(&to.IntVal)
+			err = f.setInt32(&to.IntVal)
 		case 3:
 			to.StrVal, err = p.rules.word(f)
-			return err
+		default:
+			p.policy.Unknown = true
 		}
-		p.policy.Unknown = true
-		return nil
+		return err
 	})
 }
 
@@ -284,14 +283,13 @@ func (p *policyReading) expression(expression field, to *Expression, b *budget) 
 		switch f.number {
 		case 1:
 			to.Key, err = b.word(f)
-			return err
 		case 2:
 			to.Operator, err = b.word(f)
-			return err
 		case 3:
-			return b.appendTo(f, &to.Values)
+			err = b.appendTo(f, &to.Values)
+		default:
+			p.policy.Unknown = true
 		}
-		p.policy.Unknown = true
-		return nil
+		return err
 	})
 }

@@ -108,20 +108,16 @@ func (n *Node) spec(spec field, b *budget) error {
 
 // readDeletion sets at to the deletionTimestamp of an object's metadata, if it has one.
 func readDeletion(meta field, at *time.Time) error {
-	return meta.within(func(f field) (err error) {
-		if f.number == 9 {
-			*at, err = f.time()
-		}
+	return meta.only(9, func(f field) (err error) {
+		*at, err = f.time()
 		return err
 	})
 }
 
 func (n *Node) taint(taint field) error {
 	var key []byte
-	err := taint.within(func(f field) (err error) {
-		if f.number == 1 {
-			key, err = f.message()
-		}
+	err := taint.only(1, func(f field) (err error) {
+		key, err = f.message()
 		return err
 	})
 	n.Leaving = n.Leaving || string(key) == DeletedTaint
@@ -129,8 +125,8 @@ func (n *Node) taint(taint field) error {
 }
 
 func (n *Node) status(status field, b *budget) error {
-	return status.within(func(f field) error {
-		if f.number != 5 || n.Excess {
+	return status.only(5, func(f field) error {
+		if n.Excess {
 			return nil
 		}
 		var a NodeAddress
@@ -198,10 +194,8 @@ func (f field) time() (time.Time, error) {
 		return time.Time{}, nil
 	}
 	var seconds int64
-	err := f.within(func(f field) (err error) {
-		if f.number == 1 {
-			seconds, err = f.integer()
-		}
+	err := f.only(1, func(f field) (err error) {
+		seconds, err = f.integer()
 		return err
 	})
 	return time.Unix(seconds, 0).UTC(), err

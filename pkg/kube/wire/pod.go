@@ -132,10 +132,8 @@ func (b *budget) address(podIP field) (ip string, err error) {
 	if err := b.take(1); err != nil {
 		return "", err
 	}
-	err = podIP.within(func(f field) (err error) {
-		if f.number == 1 {
-			ip, err = b.word(f)
-		}
+	err = podIP.only(1, func(f field) (err error) {
+		ip, err = b.word(f)
 		return err
 	})
 	return ip, err

@@ -133,15 +133,9 @@ func (s *serviceReading) port(port field) error {
 }
 
 func (s *serviceReading) affinity(config field) error {
-	return config.within(func(f field) error {
-		if f.number != 1 {
-			return nil
-		}
-		return f.within(func(f field) error {
-			if f.number == 1 {
-				return f.setInt32(&s.service.AffinitySeconds)
-			}
-			return nil
+	return config.only(1, func(f field) error {
+		return f.only(1, func(f field) error {
+			return f.setInt32(&s.service.AffinitySeconds)
 		})
 	})
 }
@@ -150,10 +144,7 @@ func (s *serviceReading) status(f field) error {
 	if f.number != 1 {
 		return nil
 	}
-	return f.within(func(f field) error {
-		if f.number != 1 {
-			return nil
-		}
+	return f.only(1, func(f field) error {
 		if err := s.take(1); err != nil {
 			return err
 		}
@@ -331,10 +322,8 @@ func (b *sliceReading) hint(hint field, e *Endpoint) error {
 		return err
 	}
 	name := ""
-	err := hint.within(func(f field) (err error) {
-		if f.number == 1 {
-			name, err = b.name(f)
-		}
+	err := hint.only(1, func(f field) (err error) {
+		name, err = b.name(f)
 		return err
 	})
 	*to = append(*to, name)
