@@ -122,7 +122,7 @@ run() { # events on standard output, errors of the tool itself on standard error
 	lab-long)
 		events -timeout 20m -run '^TestFirstPackets$' ./pkg/policy/keeper
 		events -timeout 20m -run '^TestScanHidesNoDenialOfOthers$' ./pkg/policy/nftables
-		events -timeout 20m -run '^TestNodesFollowTheirRoutes$' ./e2e/bench/engine
+		events -timeout 30m ./e2e/bench/...
 		events -timeout 20m -run '^TestManyBackends$' ./pkg/service/bpfmaps
 		events -timeout 30m -run '^TestInstallationOnAnAPIServer$' ./hack/chart
 		RAPID_CHECKS=300 events -timeout 40m -p 2 $(

@@ -26,6 +26,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // Manifests and the chart on a real API server. Each part begins with what the former part left.
@@ -37,7 +38,7 @@ func TestInstallationOnAnAPIServer(t *testing.T) {
 	t.Run("an apply that is cut leaves no writer unrestrained", s.checkCutApply)
 	t.Run("a second apply changes nothing", s.checkSecondApply)
 	s.kubectl(t, "delete", "-f", s.network)
-	if long() {
+	if nettest.Long() {
 		t.Run("an installation that is cut leaves no writer unrestrained", s.checkCutInstall)
 	}
 	t.Run("the restraint comes first", s.checkOrder)
@@ -48,7 +49,7 @@ func TestInstallationOnAnAPIServer(t *testing.T) {
 // checkCutApply applies the manifests with 0, 1, 2 … writes until all are there.
 func (s *server) checkCutApply(t *testing.T) {
 	files := []string{s.network}
-	if long() {
+	if nettest.Long() {
 		files = append(files, s.volumes)
 	}
 	for _, file := range files {
@@ -298,7 +299,7 @@ var (
 // and policies have to be there before the first role and the first DaemonSet.
 func (s *server) checkOrder(t *testing.T) {
 	rounds := 2
-	if long() {
+	if nettest.Long() {
 		rounds = 20
 	}
 	for i := range rounds {

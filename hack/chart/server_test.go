@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -193,6 +192,3 @@ func (g *gate) since(n int) ([]string, int) {
 	defer g.mu.Unlock()
 	return append([]string(nil), g.writes[n:]...), len(g.writes)
 }
-
-// long reports whether the long tests were requested.
-func long() bool { return os.Getenv("KUBEVEIL_LAB_LONG") != "" }

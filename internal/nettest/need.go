@@ -102,6 +102,22 @@ func logSkip(t testing.TB, rec skipRecord) {
 	}
 }
 
+// longEnv names the environment variable that, when set, also runs the tests that mostly wait, the
+// largest tables, and what only tries a measuring tool.
+const longEnv = "KUBEVEIL_LAB_LONG"
+
+// Long reports whether the long tests were requested.
+func Long() bool { return os.Getenv(longEnv) != "" }
+
+// NeedLong skips a test unless the long tests were requested. why names its wait, or what covers it
+// meanwhile.
+func NeedLong(t testing.TB, why string) {
+	t.Helper()
+	if !Long() {
+		Skip(t, Short, why+"; "+longEnv+"=1 runs it")
+	}
+}
+
 // NeedRoot skips the test when it is not run by root.
 func NeedRoot(t testing.TB) {
 	t.Helper()

@@ -37,6 +37,7 @@ func options(t *testing.T) Options {
 // A short run measures each side, labels each case, counts each request once, and leaves nothing
 // behind.
 func TestRunMeasuresEachSide(t *testing.T) {
+	nettest.NeedLong(t, "it tries each measurement; an interrupted run tries one part")
 	rep, err := Run(t.Context(), options(t))
 	errtest.Must(t, err)
 	errtest.Check(t, rep.Result.Validate())

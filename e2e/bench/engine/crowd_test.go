@@ -17,6 +17,7 @@ func aRun(t *testing.T, dir string) *run {
 
 // Part garbage measures the first packet to a peer with and without garbage.
 func TestFirstPacketBesideGarbageIsMeasured(t *testing.T) {
+	nettest.NeedLong(t, "it only tries a measurement")
 	nettest.NeedTUN(t)
 	nettest.NeedProgram(t, "ip")
 	dir, err := os.MkdirTemp("/dev/shm", "kvtest")
@@ -32,6 +33,7 @@ func TestFirstPacketBesideGarbageIsMeasured(t *testing.T) {
 // measureCrowd measures handovers of a device whose peers have sessions. gates.json has limits for
 // them.
 func TestUpgradesOfManyPeersAreMeasured(t *testing.T) {
+	nettest.NeedLong(t, "it only tries a measurement")
 	nettest.NeedTUN(t)
 	nettest.NeedProgram(t, "ip")
 	dir, err := os.MkdirTemp("/dev/shm", "kvtest")

@@ -161,6 +161,7 @@ func transfer(w *world, from, to, size int) error {
 
 // The measurements of many flows and of the TLS proxies return positive figures.
 func TestFlowsAndProxiesAreMeasured(t *testing.T) {
+	nettest.NeedLong(t, "it only tries a measurement")
 	nettest.NeedProgram(t, "haproxy")
 	w := newWorld(t, 0, [2]string{})
 	for _, flows := range []int{1, 64} {

@@ -17,9 +17,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
-// longEnv is the environment variable that also runs the test with wireguard-go as the reference.
-const longEnv = "KUBEVEIL_LAB_LONG"
-
 // outer holds the addresses of node a, which has two links to a router, of the router, and of node
 // b behind it.
 type outer struct {
@@ -212,9 +209,8 @@ func TestNodesFollowTheirRoutes(t *testing.T) {
 			gaps := map[string]time.Duration{}
 			for _, engine := range []string{worker.EngineKubeveil, worker.EngineWireGuardGo} {
 				t.Run(tc.name+"/"+o.name+"/"+engine, func(t *testing.T) {
-					if engine != worker.EngineKubeveil && os.Getenv(longEnv) == "" {
-						nettest.Skip(t, nettest.Short, "the reference, whose gaps are compared; "+longEnv+
-							"=1 runs it")
+					if engine != worker.EngineKubeveil {
+						nettest.NeedLong(t, "the reference, whose gaps are compared")
 					}
 
 					w := apart(t, engine, o)

@@ -95,6 +95,7 @@ func TestUpgradeLosesNothing(t *testing.T) {
 
 // Part upgrades measures all cases for which gates.json has limits.
 func TestUpgradesAreMeasured(t *testing.T) {
+	nettest.NeedLong(t, "it only tries a measurement")
 	nettest.NeedTUN(t)
 	nettest.NeedProgram(t, "ip")
 	dir, err := os.MkdirTemp("/dev/shm", "kvtest")

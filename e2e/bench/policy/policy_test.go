@@ -48,6 +48,7 @@ func choice(t *testing.T) suite.Choice {
 
 // A small run measures each case that has a gate, labels each case, and leaves nothing behind.
 func TestRunMeasuresEachCaseThatHasAGate(t *testing.T) {
+	nettest.NeedLong(t, "it tries each measurement; an interrupted run tries some")
 	nettest.NeedBPF(t)
 	rep, err := runAt(t.Context(), choice(t), small())
 	errtest.Must(t, err)

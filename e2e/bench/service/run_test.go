@@ -21,6 +21,7 @@ const (
 // TestRun measures some quantities of part pod for a second, with small tables, and checks that
 // nothing is left behind.
 func TestRun(t *testing.T) {
+	nettest.NeedLong(t, "it tries the measurements; TestInterruptedRun does so once")
 	nettest.NeedRoot(t)
 	nettest.NeedBPF(t)
 	for _, p := range needed {

@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -31,7 +32,7 @@ func TestAPIServerAway(t *testing.T) {
 	t.Run("a node whose key changed", func(t *testing.T) { changeKey(ctx, t, l, pods) })
 	t.Run("the API server away", func(t *testing.T) { apiAway(ctx, t, l, pods, 10*time.Second) })
 	t.Run("the API server away for a minute", func(t *testing.T) {
-		needLong(t, "a shorter time is covered")
+		nettest.NeedLong(t, "a shorter time is covered")
 		apiAway(ctx, t, l, pods, time.Minute)
 	})
 	t.Run("a new node joins", func(t *testing.T) {

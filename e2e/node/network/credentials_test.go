@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -30,7 +31,7 @@ func TestCredentialsExpire(t *testing.T) {
 		expire(ctx, t, l, pods, time.Minute, func() { restartVeild(ctx, t, n) })
 	})
 	t.Run("while it runs", func(t *testing.T) {
-		needLong(t, "a client remembers for up to a minute what the file had")
+		nettest.NeedLong(t, "a client remembers for up to a minute what the file had")
 		expire(ctx, t, l, pods, 2*time.Minute, func() {
 			// The server does not end a running watch when its credentials expire.
 			errtest.Must(t, l.Control.StopAPIServer(ctx))

@@ -22,6 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -285,7 +286,7 @@ func TestFlushedByHand(t *testing.T) {
 
 // As TestFlushedByHand, for changes without a notification of the kernel.
 func TestFlushedQuietly(t *testing.T) {
-	needLong(t, "veild looks each 30 s")
+	nettest.NeedLong(t, "veild looks each 30 s")
 	flushed(t, flusher{within: 45 * time.Second, noTCP: true}, quietFlushes, nil)
 }
 
@@ -310,7 +311,7 @@ func flushed(t *testing.T, f flusher, flushes []flush, sample []string) {
 	for _, x := range flushes {
 		t.Run(x.name, func(t *testing.T) {
 			if sample != nil && !slices.Contains(sample, x.name) {
-				needLong(t, "the others of this kind are a sample")
+				nettest.NeedLong(t, "the others of this kind are a sample")
 			}
 			f.flush(ctx, t, x)
 		})

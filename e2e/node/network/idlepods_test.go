@@ -2,12 +2,12 @@ package network_test
 
 import (
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -17,7 +17,7 @@ import (
 // separate counter.
 func TestIdlePodsAreNotSpoofers(t *testing.T) {
 	pods, idle := 20, time.Minute
-	if os.Getenv(longEnv) != "" {
+	if nettest.Long() {
 		pods, idle = 100, 10*time.Minute
 	}
 	for _, family := range []lab.Family{lab.IPv4, lab.Dual} {

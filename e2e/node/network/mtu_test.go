@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -245,7 +246,7 @@ func TestNarrowPathIPv6(t *testing.T) { narrowPath(t, lab.IPv6, true) }
 
 // As TestNarrowPath, with a veild that is not restarted.
 func TestNarrowPathIsFound(t *testing.T) {
-	needLong(t, "veild probes each minute")
+	nettest.NeedLong(t, "veild probes each minute")
 	narrowPath(t, lab.Dual, false)
 }
 

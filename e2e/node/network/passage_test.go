@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -72,7 +73,7 @@ func firewallLater(ctx context.Context, t *testing.T, l *lab.Lab, a, b *lab.Pod)
 	} {
 		t.Run(tt.names, func(t *testing.T) {
 			if i > 0 {
-				needLong(t, "waits for the pause between two probes")
+				nettest.NeedLong(t, "waits for the pause between two probes")
 			}
 			nodetest.Run(ctx, t, n, "nft", tt.add)
 			s := nodetest.WaitStatus(ctx, t, n, time.Minute, func(s telemetry.Status) error {

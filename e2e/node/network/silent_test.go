@@ -10,6 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -49,7 +50,7 @@ func TestPeerThatDoesNotAnswerIsSilent(t *testing.T) {
 
 // After ten minutes without a packet the first one arrives: no keepalive is needed.
 func TestFirstPacketAfterIdleMinutes(t *testing.T) {
-	needLong(t, "it waits for ten minutes")
+	nettest.NeedLong(t, "it waits for ten minutes")
 	t.Parallel()
 	const idle = 10 * time.Minute
 	ctx, l := nodetest.LongLab(t, lab.Options{}, 3*idle)

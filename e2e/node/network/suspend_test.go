@@ -11,6 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -28,7 +29,7 @@ func TestAMachineIsSuspended(t *testing.T) {
 	for _, d := range []time.Duration{12 * time.Second, 200 * time.Second} {
 		t.Run(fmt.Sprint(d), func(t *testing.T) {
 			if d > time.Minute {
-				needLong(t, "a shorter time is covered")
+				nettest.NeedLong(t, "a shorter time is covered")
 			}
 			suspended(ctx, t, l, pods, d)
 		})

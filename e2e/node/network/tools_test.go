@@ -9,23 +9,10 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
-	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 func TestMain(m *testing.M) { os.Exit(nodetest.Main(m)) }
-
-// longEnv names the environment variable that, when set, runs what mostly waits too.
-const longEnv = "KUBEVEIL_LAB_LONG"
-
-// needLong skips a test when long tests are off. why names its wait, or the test that covers it
-// meanwhile.
-func needLong(t *testing.T, why string) {
-	t.Helper()
-	if os.Getenv(longEnv) == "" {
-		nettest.Skip(t, nettest.Short, why+"; "+longEnv+"=1 runs it")
-	}
-}
 
 // The lab's own instruments measure correctly, over the network that needs no daemon.
 func TestInstruments(t *testing.T) {

@@ -4,19 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
-
-// longEnv names the environment variable that, when set, makes fifty times as many pods.
-const longEnv = "KUBEVEIL_LAB_LONG"
 
 // TestFirstPacketsOfPods adds pods that send a forbidden packet first. No forbidden packet is
 // received, and the allowed packets of the same pods are received. This holds in each state of the
@@ -27,7 +24,7 @@ func TestFirstPacketsOfPods(t *testing.T) {
 	opts := lab.Options{Family: lab.Dual, VeildConfig: map[string]any{"policy": "kubernetes"}}
 	var ctx context.Context
 	var l *lab.Lab
-	if os.Getenv(longEnv) == "" {
+	if !nettest.Long() {
 		ctx, l = nodetest.NewLab(t, opts)
 	} else {
 		// More pods at once would need more addresses than a node has.

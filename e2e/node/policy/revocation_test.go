@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/netns"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // revokedWithin is the promised maximum time from a change to the end of flows that it denies. Only
@@ -82,7 +82,7 @@ func (r *revocation) ends(ctx context.Context, t *testing.T,
 	errtest.Must(t, change(ctx))
 	changed := time.Now()
 	within := 30 * time.Second
-	if os.Getenv(longEnv) != "" {
+	if nettest.Long() {
 		within = revokedWithin
 	}
 	const silence = 500 * time.Millisecond

@@ -15,6 +15,7 @@ import (
 // A short run of the benchmark e2e/bench/site measures each lane: a service of another cluster, in
 // clear, and through pairs of proxies. It proves that the link of Kubeveil is encrypted.
 func TestBenchmark(t *testing.T) {
+	nettest.NeedLong(t, "it only tries the measurements")
 	t.Parallel()
 	nodetest.WaitTurn(t)
 	rep, err := site.Run(t.Context(), site.Options{

@@ -25,16 +25,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// longEnv names the environment variable that, when set, makes a thousand pods.
-const longEnv = "KUBEVEIL_LAB_LONG"
-
 // TestFirstPackets attaches many pods that send a forbidden packet as soon as their link takes one,
 // while policies change. No forbidden packet is received, but all allowed packets are. The control
 // has no policies and receives all packets.
 func TestFirstPackets(t *testing.T) {
 	nettest.NeedBPF(t)
 	pods := 60
-	if os.Getenv(longEnv) != "" {
+	if nettest.Long() {
 		pods = 1000
 	} else if testing.Short() { // emulated machines
 		pods = 20

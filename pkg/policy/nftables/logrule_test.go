@@ -2,7 +2,6 @@ package nftables_test
 
 import (
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -53,7 +52,7 @@ func TestKernelLogsEachPodForItself(t *testing.T) {
 // otherSources are the pods that are denied once while one pod scans: 60 at thirty a second, or 600
 // with KUBEVEIL_LAB_LONG=1. 600 pods that are denied once a minute are ten a second.
 func otherSources() int {
-	if os.Getenv("KUBEVEIL_LAB_LONG") == "" {
+	if !nettest.Long() {
 		return 60
 	}
 	return 600

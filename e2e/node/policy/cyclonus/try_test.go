@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,12 +27,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper/known"
 )
 
-const (
-	// longEnv names the variable that, when set, makes TestTriesOfCasesComeTrue try all sets of
-	// policies. Otherwise it tries one of each `every`.
-	longEnv = "KUBEVEIL_LAB_LONG"
-	every   = 20
-)
+// every is how many sets of policies there are for each that TestTriesOfCasesComeTrue tries, unless
+// nettest.Long.
+const every = 20
 
 // triedPorts are the ports of the flows of a try, by protocol, in turns. More ports would need more
 // rows per pod than a try has.
@@ -112,7 +108,7 @@ func newTriedLab(t *testing.T, s step, family lab.Family) (context.Context, *tri
 func newPolicyLab(t *testing.T, family lab.Family) (context.Context, *lab.Lab) {
 	t.Helper()
 	opts := lab.Options{Nodes: 2, Family: family, VeildConfig: map[string]any{"policy": "kubernetes"}}
-	if os.Getenv(longEnv) == "" {
+	if !nettest.Long() {
 		return nodetest.NewLab(t, opts)
 	}
 	t.Parallel()
@@ -169,7 +165,7 @@ func TestTriesOfCasesComeTrue(t *testing.T) {
 	nettest.NeedRoot(t)
 	program := program(t)
 	for _, family := range families {
-		if family.name != "IPv4" && os.Getenv(longEnv) == "" {
+		if family.name != "IPv4" && !nettest.Long() {
 			continue
 		}
 		t.Run(family.name, func(t *testing.T) {
@@ -180,7 +176,7 @@ func TestTriesOfCasesComeTrue(t *testing.T) {
 			}
 			ctx, w := newTriedLab(t, first, of)
 			step := every
-			if os.Getenv(longEnv) != "" {
+			if nettest.Long() {
 				step = 1
 			}
 
