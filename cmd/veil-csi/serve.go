@@ -99,9 +99,9 @@ func (o *options) serve(ctx context.Context) error {
 	return g.Wait()
 }
 
-// resume tries once to resume the mappings that marks name, and returns the volumes that it fenced
-// instead. It needs neither keys nor a store, so it works even if the rest of the start fails.
-// alone retries after an error.
+// resume tries once to resume the mappings that an earlier process marked before it suspended
+// them. It returns the volumes that it fenced instead. It needs neither keys nor a store, so it
+// works even if the rest of the start fails. alone retries after an error.
 func (o *options) resume(ctx context.Context, log *slog.Logger) (fenced []string) {
 	happened := func(id string, h volume.Happening) {
 		if h == volume.Fenced {

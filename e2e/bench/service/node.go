@@ -33,10 +33,10 @@ func (l *lane) clusterRanges(r reach) []netip.Prefix {
 	return []netip.Prefix{backendRange}
 }
 
-// ourNode installs everything that veild installs on a node except tunnels on the node of a lane.
-// That is the guard at links and in nftables, the rules that restrict pods to their addresses,
-// policy routing and masquerading. Masquerading makes the node track all connections. The endpoints
-// are pods of the node, and so is the client unless it is outside.
+// ourNode makes the node of a lane a node of Kubeveil without tunnels: with the guard at links and
+// in nftables, the rules that restrict pods to their addresses, policy routing and masquerading.
+// Masquerading makes the node track all connections. The endpoints are pods of the node, and so is
+// the client unless it is outside.
 func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 	var lines []string
 	for i := range endpoints {

@@ -99,9 +99,9 @@ func published() report.Table {
 
 func (s *run) notes() []string {
 	out := []string{
-		fmt.Sprintf("All three sides have a partition of %d MiB of payload on the same disk, "+
-			"which begins 4 MiB into it, so they share the disk's limits; fio runs on the "+
-			"mapping, without a file system.", s.Room/mib),
+		fmt.Sprintf("Each of the three sides has a partition on the same disk, so they share the "+
+			"disk's limits. The payload of a partition has %d MiB and begins after 4 MiB. fio "+
+			"runs on the mapping, without a file system.", s.Room/mib),
 		"The disks are files of the host, mostly in its memory; qemu sets the limits. The disk " +
 			"without limits was written once before. The comparison is between mappings, not " +
 			"between disks.",
@@ -125,9 +125,9 @@ func (s *run) notes() []string {
 	}
 
 	if s.Result.Platform == bench.Emulated {
-		out = slices.Insert(out, 0, "AES is emulated here, so bandwidth without a limit is that "+
-			"of the emulator's AES: it is shown without a gate. On real processors the profile "+
-			"`hardware` gates it.")
+		out = slices.Insert(out, 0, "AES is emulated here, so bandwidth without a limit measures "+
+			"the emulator, and no gate judges it. On real processors the profile `hardware` has "+
+			"a gate.")
 	}
 
 	return out

@@ -12,8 +12,8 @@ import (
 
 const (
 	caseRewrap = "rewrap_while_fio_runs"
-	// rewraps is the number of rewraps, with a pause after each. loadTime must be longer than all
-	// of them.
+	// rewraps is the number of rewraps, with a pause after each. fio runs for loadTime, which must
+	// be longer than all rewraps and pauses together.
 	rewraps  = 5
 	pause    = time.Second
 	loadTime = 20 * time.Second

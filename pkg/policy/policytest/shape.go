@@ -9,8 +9,8 @@ import (
 )
 
 // OwnPorts returns policies of a namespace for its pods with the label app. Together they have n
-// lines of egress: each allows one address of the outside on one UDP port that no other line
-// allows, as long as there are ports. Every second address is of IPv6 if dual is set.
+// lines of egress. Each line allows one address outside the cluster on one UDP port. Lines share a
+// port only if there are more lines than ports. Every second address is of IPv6 if dual is set.
 func OwnPorts(namespace, app string, n int, dual bool) (out []policy.Policy) {
 	for first := 0; first < n; first += compile.MaxLines {
 		var rules []policy.Rule
@@ -39,8 +39,8 @@ func OwnPortsPeer(i int, dual bool) netip.Prefix {
 	return netip.PrefixFrom(a, a.BitLen())
 }
 
-// Selectors returns policies of a namespace for its pods with the label app. Together they select
-// the peers of ingress by n selectors, of which each excludes one value of a label, on one port.
+// Selectors returns policies of a namespace for its pods with the label app. Together they have n
+// rules of ingress on one port. Each rule selects the peers that do not have one value of a label.
 func Selectors(namespace, app string, policies, n int) (out []policy.Policy) {
 	for i := range policies {
 		var rules []policy.Rule

@@ -12,8 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
 )
 
-// silentClients has, by server, the network namespaces in which the last search found connections
-// to it. A search that closes all connections removes the server. One goroutine uses it.
+// silentClients holds, keyed by server, the network namespaces in which the last search found
+// connections to the server. A search that closes all connections removes the server. Only one
+// goroutine uses it.
 type silentClients map[netip.AddrPort][]string
 
 // Close closes TCP connections of this node and of its pods to a server. It returns the number of
@@ -27,8 +28,8 @@ func (c *Connections) Close(what Closing) (closed int, took time.Duration, err e
 	return closed, took, errors.Join(err, closeErr)
 }
 
-// close closes connections to a server in the network namespaces of paths or, if c.Again is set, in
-// those in which the last search found any.
+// close closes connections to a server in the network namespaces of paths. If c.Again is set, it
+// searches the namespaces in which the last search found connections instead.
 func (all silentClients) close(c Closing, paths []string) (closed int, took time.Duration,
 	err error) {
 	if c.Again {

@@ -1,5 +1,5 @@
-// Package apiserver probes the API servers and decides which of them entry 0 of the table of
-// services leads to: the API servers' own service. It closes connections to servers that do not
+// Package apiserver probes the API servers, and decides to which of them the service of the API
+// servers leads: entry 0 of the table of services. It closes connections to servers that do not
 // answer.
 //
 //	list, configuration, maps ─► candidates ─► probes ─► judgement ─► Entry

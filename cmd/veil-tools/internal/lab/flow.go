@@ -22,7 +22,7 @@ type flowState struct {
 	// may still be under way.
 	Sent     uint64 `json:"sent"`
 	Answered uint64 `json:"answered"`
-	// MaxGap is the longest time without an answer, including the present time without one. It is
+	// MaxGap is the longest time without an answer, including the time since the last answer. It is
 	// reset when all flows have their first answer, so that the start of containers does not count
 	// as a gap.
 	MaxGap float64 `json:"maxGapMillis"`
@@ -116,10 +116,10 @@ func (f *carrier) now() flowState {
 	return s
 }
 
-// flow keeps a TCP connection and a UDP flow to each echo server until it gets a signal to end.
-// Each --report it prints their states as a line of JSON, so the log of its pod always shows the
-// present state. A flow that cannot begin is an error. If a flow breaks later, flow reports that,
-// and the other flows continue.
+// flow keeps a TCP connection and a UDP flow to each echo server until it gets a signal to end. It
+// prints their states as a line of JSON at each interval of --report, so the log of its pod always
+// shows the present state. If a flow cannot begin, flow returns an error. If a flow breaks later,
+// flow reports that, and the other flows continue.
 func flow(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("echo-flow")
 	to := flags.To("echo servers, separated by commas")
