@@ -19,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 )
 
 // lab is a client, two nodes with a pod each, and a tunnel between them. The tunnel passes only
@@ -34,7 +35,7 @@ type lab struct {
 	client, node1, node2, pod1, pod2 *nettest.NS
 	coll                             *ebpf.Collection
 	guard                            *ebpf.Collection
-	planner                          *service.Planner
+	planner                          *planner.Planner
 	refused                          atomic.Uint64 // packets that the tunnel did not let pass
 }
 
@@ -250,7 +251,7 @@ type labService struct {
 	sources  []netip.Prefix
 }
 
-func (s labService) put(p *service.Planner) {
+func (s labService) put(p *planner.Planner) {
 	name := service.Name{Namespace: "test", Name: s.name}
 	out := service.Service{
 		Name: name, LoadBalancerIPs: nettest.Addrs(s.vips...),

@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
 
@@ -212,9 +213,9 @@ func compareBackends(a, b service.Backend) int {
 	return cmp.Or(bytes.Compare(a.Addr[:], b.Addr[:]), bytes.Compare(a.Port[:], b.Port[:]))
 }
 
-func newPlanner(t testing.TB) *service.Planner {
+func newPlanner(t testing.TB) *planner.Planner {
 	t.Helper()
-	p, err := service.New("node-1", service.Limits{Frontends: 256, BackendSlots: 4096,
+	p, err := planner.New("node-1", service.Limits{Frontends: 256, BackendSlots: 4096,
 		SourceRanges: 256})
 	errtest.Must(t, err)
 	return p

@@ -20,6 +20,7 @@ import (
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/e2e/demo/capture"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
@@ -248,7 +249,7 @@ func (d *demo) imported(ctx context.Context) (addrs []netip.Addr, err error) {
 func (d *demo) reachExported(ctx context.Context, addrs []netip.Addr) error {
 	pod, canary := d.ours.pods[0], []byte(d.ours.lab.Canary)
 	var tunnel, clear int
-	s, err := sniff(d.other.lab.Nodes()[0].NetNS(), "eth0", func(frame []byte) bool {
+	s, err := capture.Start(d.other.lab.Nodes()[0].NetNS(), "eth0", func(frame []byte) bool {
 		switch {
 		case bytes.Contains(frame, canary):
 			clear++
@@ -263,7 +264,7 @@ func (d *demo) reachExported(ctx context.Context, addrs []netip.Addr) error {
 		return err
 	}
 	answered, err := d.messagesTo(ctx, pod, addrs)
-	frames := s.close()
+	frames := s.Close()
 	if err != nil {
 		return err
 	}
@@ -276,9 +277,7 @@ func (d *demo) reachExported(ctx context.Context, addrs []netip.Addr) error {
 	if c.Leaks {
 		c.Verdict = "Payloads cross the link between the clusters in clear."
 	}
-	for _, frame := range frames {
-		c.Frames = append(c.Frames, report.Frame{Summary: summary(frame), Data: frame})
-	}
+	c.Frames = frames
 	d.other.capture = c
 	d.say("%s: %d of %d messages answered; on the link %d frames in the tunnel, %d in clear",
 		d.other.title, answered, all, tunnel, clear)
@@ -300,8 +299,8 @@ func (d *demo) reachHidden(ctx context.Context) error {
 		return err
 	}
 	arrived := 0
-	s, err := sniff(to.NetNS(), "eth0", func(frame []byte) bool {
-		if p, ok := parseFrame(frame); ok && p.src == d.ours.pods[0].Addr(p.src.Is6()) {
+	s, err := capture.Start(to.NetNS(), "eth0", func(frame []byte) bool {
+		if p, ok := capture.Parse(frame); ok && p.Src == d.ours.pods[0].Addr(p.Src.Is6()) {
 			arrived++
 		}
 		return false
@@ -311,7 +310,7 @@ func (d *demo) reachHidden(ctx context.Context) error {
 	}
 	connected, err := d.knock(d.ours.pods[0], to.Addrs)
 	if err != nil {
-		s.close()
+		s.Close()
 		return err
 	}
 
@@ -326,7 +325,7 @@ func (d *demo) reachHidden(ctx context.Context) error {
 		}
 		return err
 	})
-	s.close()
+	s.Close()
 	_, imported := d.ours.lab.Control.Dynamic.Resource(multicluster.WithResource(
 		"serviceimports")).Namespace(namespace).Get(ctx, hidden, metav1.GetOptions{})
 	r.Got = fmt.Sprintf("%d packets arrived, %d connections are open, %s +%d; %s", arrived, connected,

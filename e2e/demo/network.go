@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubeveil/kubeveil/e2e/demo/capture"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -37,8 +38,9 @@ type network struct {
 	server  *load.Server
 }
 
-// nodes is the number of nodes per cluster.
-const nodes = 3
+// nodes is the number of nodes per cluster, and shownFrames the number of frames of each network
+// that the report shows.
+const nodes, shownFrames = 3, 3
 
 func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, error) {
 	n := &network{title: map[lab.Network]string{
@@ -147,25 +149,19 @@ func (d *demo) talk(ctx context.Context, n *network) error {
 		want = func(frame []byte) bool { return inTunnel(frame) && ofMessage(frame) }
 	}
 
-	s, err := sniff(n.lab.Nodes()[0].NetNS(), "eth0", want, shownFrames)
+	s, err := capture.Start(n.lab.Nodes()[0].NetNS(), "eth0", want, shownFrames)
 	if err != nil {
 		return fmt.Errorf("%s: %w", n.title, err)
 	}
 
 	messages, served, err := d.messages(ctx, n)
-	frames := s.close()
+	n.capture.Frames = s.Close()
+	if err == nil && len(n.capture.Frames) == 0 {
+		err = fmt.Errorf("the capture on %s has none of the frames that were expected",
+			n.lab.Nodes()[0].Name)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", n.title, err)
-	}
-
-	for _, frame := range frames {
-		n.capture.Frames = append(n.capture.Frames,
-			report.Frame{Summary: summary(frame), Data: frame})
-	}
-
-	if len(n.capture.Frames) == 0 {
-		return fmt.Errorf("%s: the capture on %s has none of the frames that were expected",
-			n.title, n.lab.Nodes()[0].Name)
 	}
 
 	d.say("%s: %d messages exchanged between all pods, TCP and UDP, IPv4 and IPv6, all answered",
@@ -185,8 +181,9 @@ func (d *demo) talk(ctx context.Context, n *network) error {
 
 // inTunnel reports whether a frame is a tunnel packet.
 func inTunnel(frame []byte) bool {
-	p, ok := parseFrame(frame)
-	return ok && p.proto == udp && (p.dstPort == abi.TunnelPort || p.srcPort == abi.TunnelPort)
+	p, ok := capture.Parse(frame)
+	return ok && p.Proto == capture.UDP &&
+		(p.DstPort == abi.TunnelPort || p.SrcPort == abi.TunnelPort)
 }
 
 // ofMessage reports whether a tunnel packet has about the size of the messages. Handshakes and

@@ -12,6 +12,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubeveil/kubeveil/e2e/demo/capture"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/internal/netns"
@@ -148,12 +149,12 @@ func (d *demo) judged(ctx context.Context, pods isolated, what string) error {
 	}
 	of := func(pod *lab.Pod) func([]byte) bool {
 		return func(frame []byte) bool {
-			p, ok := parseFrame(frame)
-			return ok && slices.Contains(pod.Addrs, p.src)
+			p, ok := capture.Parse(frame)
+			return ok && slices.Contains(pod.Addrs, p.Src)
 		}
 	}
 	forbidden, allowed := of(pods.forbidden), of(pods.allowed)
-	s, err := sniff(pods.server.NetNS(), "eth0",
+	s, err := capture.Start(pods.server.NetNS(), "eth0",
 		func(frame []byte) bool { return forbidden(frame) || allowed(frame) }, countedFrames)
 	if err != nil {
 		return err
@@ -164,8 +165,8 @@ func (d *demo) judged(ctx context.Context, pods isolated, what string) error {
 	if err == nil {
 		v.answered, v.err = d.messagesTo(ctx, pods.allowed, pods.server.Addrs)
 	}
-	for _, frame := range s.close() {
-		if forbidden(frame) {
+	for _, frame := range s.Close() {
+		if forbidden(frame.Data) {
 			v.forbidden++
 		} else {
 			v.allowed++

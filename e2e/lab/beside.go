@@ -8,13 +8,11 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
 	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
+	"github.com/kubeveil/kubeveil/e2e/lab/apiserver"
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
@@ -72,26 +70,9 @@ func (c *Control) InstallSites(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(root, "manifests/components/sites")
-	text, err := os.ReadFile(filepath.Join(dir, "deployment.yaml"))
+	objects, err := apiobject.ReadSites(root)
 	if err != nil {
 		return err
-	}
-	deployment := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal(text, &deployment.Object); err != nil {
-		return err
-	}
-
-	objects := []*unstructured.Unstructured{deployment}
-	for _, name := range []string{"crd", "serviceaccount.yaml", "clusterrole.yaml",
-		"clusterrolebinding.yaml", "clusterrole-reader.yaml", "role.yaml", "rolebinding.yaml",
-		"admissionpolicy-records.yaml", "admissionpolicybinding-records.yaml",
-		"admissionpolicy-objects.yaml", "admissionpolicybinding-objects.yaml"} {
-		found, err := apiobject.ReadManifests(filepath.Join(dir, name))
-		if err != nil {
-			return err
-		}
-		objects = append(objects, found...)
 	}
 	return c.objects().ApplyAll(ctx, objects)
 }
@@ -99,7 +80,7 @@ func (c *Control) InstallSites(ctx context.Context) error {
 // WriteKubeconfig writes a kubeconfig by which nodes reach the first API server, with the token of a
 // service account, and returns its path. An empty account means an administrator.
 func (c *Control) WriteKubeconfig(ctx context.Context, namespace, account string) (string, error) {
-	user := &clientcmdapi.AuthInfo{ClientCertificateData: c.Config.CertData,
+	user := clientcmdapi.AuthInfo{ClientCertificateData: c.Config.CertData,
 		ClientKeyData: c.Config.KeyData}
 	if account != "" {
 		token, err := c.Client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account,
@@ -107,16 +88,11 @@ func (c *Control) WriteKubeconfig(ctx context.Context, namespace, account string
 		if err != nil {
 			return "", fmt.Errorf("request a token of %s/%s: %w", namespace, account, err)
 		}
-		user = &clientcmdapi.AuthInfo{Token: token.Status.Token}
+		user = clientcmdapi.AuthInfo{Token: token.Status.Token}
 	}
 
-	k := clientcmdapi.NewConfig()
-	k.Clusters["lab"] = &clientcmdapi.Cluster{Server: c.URL(),
-		CertificateAuthorityData: c.Config.CAData}
-	k.AuthInfos["user"] = user
-	k.Contexts["lab"] = &clientcmdapi.Context{Cluster: "lab", AuthInfo: "user"}
-	k.CurrentContext = "lab"
-	text, err := clientcmd.Write(*k)
+	text, err := apiserver.Kubeconfig(clientcmdapi.Cluster{Server: c.URL(),
+		CertificateAuthorityData: c.Config.CAData}, user)
 	if err != nil {
 		return "", err
 	}

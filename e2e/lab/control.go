@@ -11,26 +11,19 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-
-	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
+	"github.com/kubeveil/kubeveil/e2e/lab/apiserver"
 	"github.com/kubeveil/kubeveil/e2e/lab/authority"
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/lab/etcd"
 )
 
 // APIPort is the port of the API servers.
-const APIPort = 6443
+const APIPort = apiserver.Port
 
 // Control is a control plane: etcd and kube-apiserver in a separate host.
 type Control struct {
-	// Config, Client and Dynamic act as a cluster administrator. They connect from within the
-	// control plane's host, so their traffic is not on the underlay.
-	Config  *rest.Config
-	Client  kubernetes.Interface
-	Dynamic dynamic.Interface
+	// Admin connects from within the control plane's host, so its traffic is not on the underlay.
+	apiserver.Admin
 	// APIServer is the present process of the first API server.
 	APIServer *Process
 	// Servers are all API servers, in the order of their numbers. The first has number 0.
@@ -175,58 +168,22 @@ func (c *Control) runAPIServer(ctx context.Context, h *Host, i int,
 	if i == 0 {
 		store = fmt.Sprintf("http://127.0.0.1:%d", etcd.Port)
 	}
-	bind := "0.0.0.0"
-	if c.lab.opts.Family.V6() {
-		bind = "::"
-	}
-
-	// Starting API servers takes a third of the CPU time of tests on labs. GOGC=400, below, saves
-	// 8 % of the CPU time of all tests, and a lab's heap is small.
-	own := []string{"--etcd-servers=" + store,
-		"--bind-address=" + bind, fmt.Sprintf("--secure-port=%d", APIPort),
-		"--advertise-address=" + c.serverAddrs(i)[0].String(),
-		"--service-cluster-ip-range=" + addressplan.Joined(c.lab.opts.Family.ServiceRanges()),
-		"--tls-cert-file=" + c.pki("apiserver.crt"),
-		"--tls-private-key-file=" + c.pki("apiserver.key"),
-		"--client-ca-file=" + c.pki("ca.crt"),
-		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file=" + c.pki("sa.key"),
-		"--service-account-signing-key-file=" + c.pki("sa.key"),
-		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
-		"--anonymous-auth=false", "--profiling=false", "--v=1",
-		// kubeadm also sets this flag, because CSI drivers are privileged.
-		"--allow-privileged=true"}
+	// Starting API servers takes a third of the CPU time of tests on labs. GOGC=400 saves 8 % of the
+	// CPU time of all tests, and the heap of a lab is small.
+	own := apiserver.Config{Etcd: store, Addr: c.serverAddrs(i)[0], Family: c.lab.opts.Family,
+		PKI: c.pki("")}.Flags()
 	return h.StartEnv(ctx, []string{"GOGC=400"}, c.lab.Program("kube-apiserver"),
 		append(own, flags...)...)
 }
 
-// connect sets Config, Client and Dynamic.
-func (c *Control) connect() error {
-	c.Config = &rest.Config{
-		Host: "https://" + netip.AddrPortFrom(c.loopback(), APIPort).String(),
-		TLSClientConfig: rest.TLSClientConfig{CAFile: c.pki("ca.crt"), CertFile: c.pki("admin.crt"),
-			KeyFile: c.pki("admin.key")},
-		Dial: c.dial,
-		QPS:  1000, Burst: 1000,
-	}
-	// Load the files now: with file names, the client keeps goroutines that reload them.
-	if err := rest.LoadTLSFiles(c.Config); err != nil {
-		return err
-	}
-	c.Config.CAFile, c.Config.CertFile, c.Config.KeyFile = "", "", ""
-	var err error
-	if c.Client, err = kubernetes.NewForConfig(c.Config); err != nil {
-		return err
-	}
-	c.Dynamic, err = dynamic.NewForConfig(c.Config)
-	return err
-}
-
-func (c *Control) loopback() netip.Addr {
+// connect sets Admin.
+func (c *Control) connect() (err error) {
+	loopback := netip.IPv6Loopback()
 	if c.lab.opts.Family.V4() {
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
-	return netip.IPv6Loopback()
+	c.Admin, err = apiserver.Connect(loopback, c.pki(""), c.dial)
+	return err
 }
 
 // dial connects from within the control plane's host.

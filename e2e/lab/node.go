@@ -114,16 +114,14 @@ func (n *Node) writeDisk(ctx context.Context) error {
 	source := map[string]any{"kind": "snapshot", "file": snapshotFile}
 	if n.atAPIServer() {
 		token, err := l.Control.token(ctx, n)
-		if err != nil {
-			return err
-		}
-		ca, err := os.ReadFile(l.Control.pki("ca.crt"))
-		if err != nil {
+		ca, errCA := os.ReadFile(l.Control.pki("ca.crt"))
+		config, errConfig := l.Control.kubeconfig()
+		if err := errors.Join(err, errCA, errConfig); err != nil {
 			return err
 		}
 		file := func(name string) string { return filepath.Join(dir, filepath.Base(name)) }
 		if err := errors.Join(os.WriteFile(file(TokenFile), token, 0o600),
-			os.WriteFile(file(kubeconfigFile), l.Control.kubeconfig(), 0o600),
+			os.WriteFile(file(kubeconfigFile), config, 0o600),
 			os.WriteFile(file(authorityFile), ca, 0o644)); err != nil {
 			return err
 		}

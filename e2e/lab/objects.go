@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
+	"github.com/kubeveil/kubeveil/e2e/lab/apiserver"
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 )
 
@@ -82,23 +84,12 @@ func (c *Control) token(ctx context.Context, n *Node) ([]byte, error) {
 
 // kubeconfig returns the kubeconfig of veild on a node. As in a pod, it names the API server, its
 // certificate authority and the file of the token.
-func (c *Control) kubeconfig() []byte {
+func (c *Control) kubeconfig() ([]byte, error) {
 	server := c.URL()
 	if c.lab.opts.byService() {
 		server = "https://" + netip.AddrPortFrom(c.serviceAddrs()[0], 443).String()
 	}
 
-	return fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-current-context: lab
-clusters:
-- name: lab
-  cluster: {server: %q, certificate-authority: %q}
-users:
-- name: veild
-  user: {tokenFile: %q}
-contexts:
-- name: lab
-  context: {cluster: lab, user: veild}
-`, server, authorityFile, TokenFile)
+	return apiserver.Kubeconfig(clientcmdapi.Cluster{Server: server,
+		CertificateAuthority: authorityFile}, clientcmdapi.AuthInfo{TokenFile: TokenFile})
 }

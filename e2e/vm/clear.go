@@ -3,7 +3,6 @@ package vm
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +10,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/kubeveil/kubeveil/e2e/lab/cni"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -35,7 +35,7 @@ func (c *Cluster) InstallClear(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		conflist, err := clearNetwork(prefixes, c.opts.UnderlayMTU)
+		conflist, err := cni.Clear(prefixes, c.opts.UnderlayMTU)
 		if err != nil {
 			return err
 		}
@@ -75,26 +75,6 @@ func (c *Cluster) RemoveClear(ctx context.Context) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-}
-
-// clearNetwork returns the CNI configuration of a node. prefixes are the pod prefixes of the node,
-// one per family. mtu is the MTU of the underlay in bytes.
-func clearNetwork(prefixes []netip.Prefix, mtu int) ([]byte, error) {
-	type object = map[string]any
-	var ranges [][]object
-	var routes []object
-	for _, p := range prefixes {
-		ranges = append(ranges, []object{{"subnet": p}})
-		all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-		if p.Addr().Is6() {
-			all = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-		}
-		routes = append(routes, object{"dst": all})
-	}
-	ipam := object{"type": "host-local", "ranges": ranges, "routes": routes,
-		"dataDir": "/run/clear"}
-	return json.Marshal(object{"cniVersion": "1.0.0", "name": "clear",
-		"plugins": []object{{"type": "ptp", "mtu": mtu, "ipam": ipam}}})
 }
 
 // clearRoutes returns the routes to a node's pods as arguments of ip(8). The next hop of each route

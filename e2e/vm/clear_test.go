@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/e2e/lab/cni"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
@@ -29,7 +30,7 @@ func TestClearNetworkHasTheFamiliesOfItsPods(t *testing.T) {
 			[]string{"fd42:1:0:1::/64 via fd42::b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, err := clearNetwork(tt.prefixes, 1400)
+			text, err := cni.Clear(tt.prefixes, 1400)
 			errtest.Must(t, err)
 
 			// got has the fields that the reference plugins ptp and host-local read.

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 	"github.com/kubeveil/kubeveil/e2e/vm/hostnode"
 	"github.com/kubeveil/kubeveil/e2e/vm/image"
+	"github.com/kubeveil/kubeveil/e2e/vm/qemu"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -30,8 +32,6 @@ import (
 type ClusterConfig struct {
 	// Nodes is the number of machines. The value 0 means two.
 	Nodes int
-	// Accel selects how machines are run. Empty means KVM if it works, and TCG otherwise.
-	Accel Accel
 	// UnderlayMTU is the MTU between machines in bytes. The value 0 means 1500.
 	UnderlayMTU int
 	// Userspace lists the numbers of the machines on which the kernel's WireGuard cannot be loaded.
@@ -82,7 +82,7 @@ type Cluster struct {
 	// change the list.
 	Machines []*Machine
 	// Accel is how the machines are run.
-	Accel Accel
+	Accel qemu.Accel
 
 	opts  ClusterConfig
 	place place
@@ -179,8 +179,7 @@ func (c *Cluster) make(ctx context.Context) error {
 	if err := c.makeKeys(ctx); err != nil {
 		return err
 	}
-	var err error
-	if c.Accel, err = c.probeAccel(ctx); err != nil {
+	if err := c.chooseAccel(ctx); err != nil {
 		return err
 	}
 
@@ -215,6 +214,21 @@ func (c *Cluster) make(ctx context.Context) error {
 	return c.makeKubernetes(ctx)
 }
 
+// chooseAccel sets Accel.
+func (c *Cluster) chooseAccel(ctx context.Context) error {
+	if c.place.second {
+		c.Accel = c.place.first.Accel
+		return nil
+	}
+	accel, why, err := qemu.Probe(ctx, c.Lab.Bridge().Host, c.image("vmlinuz"), c.image("initrd"),
+		c.file("probe-kvm.log"))
+	if why != nil {
+		c.log.Info("KVM does not run a stock kernel: emulating", "reason", why)
+	}
+	c.Accel = accel
+	return err
+}
+
 // makeNetwork makes the network and the control plane's host.
 func (c *Cluster) makeNetwork(ctx context.Context) (err error) {
 	if c.place.second {
@@ -235,14 +249,12 @@ func (c *Cluster) makeNetwork(ctx context.Context) (err error) {
 
 // each runs do for all machines concurrently and joins the errors.
 func (c *Cluster) each(do func(*Machine) error) error {
-	done := make(chan error, len(c.Machines))
-	for _, m := range c.Machines {
-		go func() { done <- do(m) }()
+	errs := make([]error, len(c.Machines))
+	var all sync.WaitGroup
+	for i, m := range c.Machines {
+		all.Go(func() { errs[i] = do(m) })
 	}
-	var errs []error
-	for range c.Machines {
-		errs = append(errs, <-done)
-	}
+	all.Wait()
 	return errors.Join(errs...)
 }
 
@@ -315,11 +327,11 @@ func (c *Cluster) seed(m *Machine) image.Seed {
 
 	if !c.opts.Bare {
 		if m.hasContainerd2() {
-			maps.Copy(s, containerd2Seed())
+			maps.Copy(s, image.Containerd2())
 		}
-		s["/etc/systemd/system/containerd.service.d/lab.conf"] = image.File{Content: storeUnit}
+		s["/etc/systemd/system/containerd.service.d/lab.conf"] = image.File{Content: image.StoreUnit}
 		for _, name := range []string{"kubelet", "kubeadm"} {
-			s["/usr/bin/"+name] = image.File{Link: sharedDir + name}
+			s["/usr/bin/"+name] = image.File{Link: image.SharedDir + name}
 		}
 	}
 
@@ -376,7 +388,7 @@ func (c *Cluster) Close() (leak.Result, error) {
 		errs = append(errs, m.Off(ctx))
 	}
 
-	if err := os.Remove(c.file(sharedDisk)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(c.file(image.SharedDisk)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}
 

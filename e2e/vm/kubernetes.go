@@ -19,6 +19,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm/hostnode"
+	"github.com/kubeveil/kubeveil/e2e/vm/image"
+	"github.com/kubeveil/kubeveil/e2e/vm/qemu"
 )
 
 // pki is the folder of kubeadm's certificates in the /etc of the control plane's host.
@@ -145,11 +147,11 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 	family := c.Lab.Family()
 	err := c.render(initConfig, "kubeadm.yaml", map[string]any{
 		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Version": c.version,
-		"Registry": registry, "DNS": c.dnsTag,
+		"Registry": image.Registry, "DNS": c.dnsTag,
 		"Pods": commas(c.podRanges()), "Services": commas(family.ServiceRanges()),
 		"Names":     c.secondNames(),
 		"ProxyMode": c.opts.proxyMode(),
-		"Emulated":  c.Accel == TCG,
+		"Emulated":  c.Accel == qemu.TCG,
 	})
 	if err != nil {
 		return err
@@ -270,7 +272,7 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	err := joinConfig.Execute(&config, map[string]any{
 		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Hash": hash, "Name": m.Name,
 		"NodeIP":   strings.Join(addrs, ","),
-		"Emulated": c.Accel == TCG,
+		"Emulated": c.Accel == qemu.TCG,
 	})
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package vm
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/vm/qemu"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -34,11 +34,8 @@ type Machine struct {
 	process *lab.Process
 }
 
-// Memory and processors of a machine.
-const (
-	memoryMB = 2048
-	cpus     = 2
-)
+// cpus is the number of processors of a machine.
+const cpus = 2
 
 // bootPatience bounds the wait for ssh. It suffices for a host that compiles at the same time.
 const bootPatience = 10 * time.Minute
@@ -100,22 +97,11 @@ func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 	return m, nil
 }
 
-// hardwareAddr returns the machine's MAC address, which stays the same after a reboot.
-func (m *Machine) hardwareAddr() string {
-	sum := sha256.Sum256([]byte("vm/" + m.Name))
-	return fmt.Sprintf("02:%02x:%02x:%02x:%02x:%02x", sum[0], sum[1], sum[2], sum[3], sum[4])
-}
-
-// noOffloads turns segmentation and checksum offloads off, so that the oracle sees the frames as
-// they would be on a wire.
-const noOffloads = "csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off," +
-	"host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off"
-
 // cpus returns the number of processors of a machine. Emulated machines together have at most as
 // many processors as this host. Otherwise an emulated processor often waits for another one that
 // this host's scheduler has suspended, and a round trip takes three times as long.
 func (c *Cluster) cpus() int {
-	if c.Accel == KVM {
+	if c.Accel == qemu.KVM {
 		return cpus
 	}
 	machines := c.opts.Nodes
@@ -128,24 +114,15 @@ func (c *Cluster) cpus() int {
 // arguments returns qemu's arguments.
 func (m *Machine) arguments() []string {
 	c := m.cluster
-	args := append(accelerator(c.Accel),
-		"-name", m.Name, "-nodefaults", "-no-user-config", "-display", "none",
-		"-smp", fmt.Sprint(c.cpus()), "-m", fmt.Sprint(memoryMB),
-		"-kernel", c.image("vmlinuz"), "-initrd", c.image("initrd"),
-		"-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off no_timer_check "+
-			"nowatchdog systemd.show_status=0 systemd.hostname="+m.Name,
-		"-netdev", "tap,id=net0,script=no,downscript=no,vhost=off,ifname="+m.Name,
-		"-device", "virtio-net-pci,netdev=net0,mac="+m.hardwareAddr()+
-			fmt.Sprintf(",host_mtu=%d,", c.opts.UnderlayMTU)+noOffloads,
-		"-device", "virtio-rng-pci",
-		"-serial", "file:"+filepath.Join(m.Dir, "console.log"))
-	args = append(args, disk("root", "cache=unsafe,discard=unmap,file="+m.RootDisk())...)
-	args = append(args, disk("seed", "format=raw,readonly=on,file="+
-		filepath.Join(m.Dir, "seed.tar"))...)
+	g := qemu.Guest{Name: m.Name, Accel: c.Accel, CPUs: c.cpus(), Kernel: c.image("vmlinuz"),
+		Initrd: c.image("initrd"), MTU: c.opts.UnderlayMTU,
+		Console: filepath.Join(m.Dir, "console.log"), Disks: []qemu.Disk{
+			qemu.Overlay("root", m.RootDisk()),
+			{ID: "seed", Drive: "format=raw,readonly=on,file=" + filepath.Join(m.Dir, "seed.tar")}}}
 	if !c.opts.Bare {
-		args = append(args, disk("shared", "cache=unsafe,discard=unmap,file="+
-			filepath.Join(m.Dir, "shared.qcow2"))...)
+		g.Disks = append(g.Disks, qemu.Overlay("shared", filepath.Join(m.Dir, "shared.qcow2")))
 	}
+	args := g.Arguments()
 	if m.Number == 1 {
 		args = append(args, c.opts.QEMU...)
 	}
@@ -156,13 +133,6 @@ func (m *Machine) arguments() []string {
 // format is qcow2 without compression and encryption, so text on the disk is also found in the
 // file.
 func (m *Machine) RootDisk() string { return filepath.Join(m.Dir, "disk.qcow2") }
-
-// disk returns qemu's arguments for a disk. Each disk has a -device argument of its own, because
-// qemu assigns the first places to such devices, and the disk in the first place is /dev/vda.
-func disk(id, drive string) []string {
-	return []string{"-drive", "if=none,id=" + id + "," + drive, "-device",
-		"virtio-blk-pci,drive=" + id}
-}
 
 // Start turns the machine on. It does not wait until the machine has booted, see WaitSSH.
 func (m *Machine) Start(ctx context.Context) error {

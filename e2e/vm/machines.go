@@ -8,18 +8,17 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/vm/hostnode"
-	"github.com/kubeveil/kubeveil/e2e/vm/image"
+	"github.com/kubeveil/kubeveil/e2e/vm/qemu"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // Platform returns the platform of the nodes, see pkg/bench.
 func (c *Cluster) Platform() string {
-	if c.Accel == KVM {
+	if c.Accel == qemu.KVM {
 		return bench.VM
 	}
 	return bench.Emulated
@@ -135,36 +134,6 @@ func (m *Machine) hangUp(ctx context.Context) {
 	_ = m.cluster.Control.Command(ctx, "ssh", args...).Run()
 }
 
-// containerd2 lists the programs of containerd 2.
-var containerd2 = []string{"containerd", "ctr", "containerd-shim-runc-v2"}
-
 // hasContainerd2 reports whether the machine runs containerd 2. Every second machine does. The
 // others run the distribution's containerd 1.6.
 func (m *Machine) hasContainerd2() bool { return m.Number%2 == 0 }
-
-// containerd2Seed returns the files that replace the distribution's containerd by containerd 2.
-func containerd2Seed() image.Seed {
-	s := image.Seed{"/etc/containerd/config.toml": {Content: strings.ReplaceAll(containerdConfig,
-		"REGISTRY", registry)}}
-	for _, name := range containerd2 {
-		s["/usr/bin/"+name] = image.File{Link: sharedDir + name}
-	}
-	return s
-}
-
-// containerdConfig is in the format of containerd 2.0 (docs/cri/config.md there). By default
-// containerd reads statistics from the shim of each container every second. With 40 containers this
-// takes more than half of an emulated processor, and no program of the lab uses the statistics.
-const containerdConfig = `version = 3
-[plugins."io.containerd.cri.v1.images".pinned_images]
-  sandbox = "REGISTRY/pause:1"
-[plugins."io.containerd.cri.v1.runtime"]
-  stats_collect_period = "10m"
-[plugins."io.containerd.cri.v1.runtime".cni]
-  bin_dirs = ["/opt/cni/bin"]
-  conf_dir = "/etc/cni/net.d"
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-  runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-  SystemdCgroup = true
-`

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -55,7 +56,7 @@ func TestComponentsOfTheOptions(t *testing.T) {
 
 			dir := filepath.Join(t.TempDir(), "manifests")
 			errtest.Must(t, tt.opts.writeManifests(dir, base,
-				netip.MustParseAddrPort("198.18.0.2:6443")))
+				netip.MustParseAddrPort("198.18.0.2:6443"), place{}, lab.Dual))
 			var k struct {
 				Components []string
 				Patches    []struct{ Path string }

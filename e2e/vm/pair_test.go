@@ -30,8 +30,8 @@ func TestConfigurationsOfAPair(t *testing.T) {
 			for _, at := range []place{{name: "a"}, {name: "b", second: true}} {
 				dir := filepath.Join(t.TempDir(), "manifests")
 				api := netip.AddrPortFrom(netip.MustParseAddr("198.18.0.2"), lab.APIPort)
-				errtest.Must(t, opts.writeSiteManifests(dir, filepath.Join(root, "manifests"), api,
-					at, lab.Dual))
+				errtest.Must(t, opts.writeManifests(dir, filepath.Join(root, "manifests"), api, at,
+					lab.Dual))
 				var object corev1.ConfigMap
 				read(t, filepath.Join(dir, "config.yaml"), &object)
 				c, err := config.Parse("n", []byte(object.Data["veild.yaml"]),

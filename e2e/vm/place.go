@@ -6,6 +6,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
+	"github.com/kubeveil/kubeveil/e2e/vm/image"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -76,9 +77,9 @@ func (c *Cluster) podRanges() []netip.Prefix { return c.place.podRanges(c.Lab.Fa
 // sharedPath returns the path of the shared disk.
 func (c *Cluster) sharedPath() string {
 	if c.place.second {
-		return c.place.first.file(sharedDisk)
+		return c.place.first.file(image.SharedDisk)
 	}
-	return c.file(sharedDisk)
+	return c.file(image.SharedDisk)
 }
 
 // joinNetwork adds the control plane's host to the network of the first cluster. The oracle there

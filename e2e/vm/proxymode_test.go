@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/e2e/vm/image"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -65,8 +66,8 @@ func TestProgramsOfKubeProxyByMode(t *testing.T) {
 			nil},
 	} {
 		t.Run(mode, func(t *testing.T) {
-			c := &Cluster{opts: ClusterConfig{ProxyMode: mode}}
-			files, err := c.proxyFiles(t.Context())
+			files, err := image.KubeProxy(t.Context(), "kube-proxy",
+				ClusterConfig{ProxyMode: mode}.proxyMode())
 			errtest.Must(t, err)
 			for _, path := range slices.Concat(tt.has, tt.lacks) {
 				if _, found := files[path]; found != slices.Contains(tt.has, path) {

@@ -30,22 +30,6 @@ func (c *Cluster) checkCgroup() error {
 	return err
 }
 
-// servicesConfig is the format of the configuration for a cluster where Kubeveil translates
-// services. Its arguments are the API server's address and the host routing. It does not name a
-// kubeconfig of kube-proxy, so veild uses the service kubernetes like other pods.
-const servicesConfig = `apiVersion: v1
-kind: ConfigMap
-metadata: {name: kubeveil, namespace: kube-system}
-data:
-  veild.yaml: |
-    kubeadmConfig: /etc/kubeveil/kubeadm.yaml
-    services:
-      apiServers: [%q]
-      hostRouting: %s
-      # The machines have 2 GiB.
-      limits: {backendSlots: 65536}
-`
-
 // hostSetup returns the part of the setup of the control plane's host that follows from the
 // options.
 func (o ClusterConfig) hostSetup() hostnode.Setup {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/vm/hostnode"
 	"github.com/kubeveil/kubeveil/internal/commandline"
@@ -34,7 +35,8 @@ func TestManifestsForServices(t *testing.T) {
 	at := t.TempDir()
 	dir, api := filepath.Join(at, "manifests"), netip.MustParseAddrPort("198.18.0.2:6443")
 	opts := ClusterConfig{ServiceProxy: config.ServiceProxyEBPF}
-	errtest.Must(t, opts.writeManifests(dir, filepath.Join(root, "manifests"), api))
+	errtest.Must(t, opts.writeManifests(dir, filepath.Join(root, "manifests"), api, place{},
+		lab.Dual))
 	var k struct {
 		Resources, Components []string
 		Patches               []struct{ Path string }

@@ -3,18 +3,13 @@ package vm
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
-	"github.com/kubeveil/kubeveil/e2e/vm/hostnode"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
@@ -30,40 +25,6 @@ func (p place) site(f lab.Family, machines int) cluster.Site {
 	return cluster.Site{Name: other.name, PodRanges: other.podRanges(f),
 		NodeRanges: other.nodeRanges(f, machines), Reach: cluster.ReachExports,
 		Imports: []string{cluster.AllNamespaces}}
-}
-
-// writeSiteManifests is writeManifests for a cluster of a Pair.
-func (o ClusterConfig) writeSiteManifests(dir, base string, api netip.AddrPort, at place,
-	f lab.Family) error {
-	settings := map[string]any{
-		"kubeadmConfig": "/etc/kubeveil/kubeadm.yaml",
-		"nodeRanges":    at.nodeRanges(f, o.Nodes),
-		"sites":         []cluster.Site{at.site(f, o.Nodes)},
-	}
-	if o.translates() {
-		settings["services"] = map[string]any{"apiServers": []netip.AddrPort{api},
-			"hostRouting": o.hostRouting(), "limits": map[string]any{"backendSlots": 65536}}
-	} else {
-		settings["source"] = map[string]any{"kind": "kubernetes",
-			"kubeconfig": hostnode.VeildKubeconfig}
-	}
-	text, err := yaml.Marshal(settings)
-	if err != nil {
-		return err
-	}
-
-	object, err := yaml.Marshal(corev1.ConfigMap{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Name: "kubeveil", Namespace: metav1.NamespaceSystem},
-		Data:       map[string]string{"veild.yaml": string(text)}})
-	if err != nil {
-		return err
-	}
-	const file = "config.yaml"
-	if err := apiobject.WriteOverlay(dir, base, append(o.components(), "sites"), file); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, file), object, 0o644)
 }
 
 // defineSites installs the definitions of the kinds for links between clusters.

@@ -83,22 +83,22 @@ func (p Backends) Equal(o Backends) bool {
 		slices.Equal(p.local, o.local) && slices.Equal(p.mixed, o.mixed)
 }
 
-// reach moves i to the first backend that is not before b, and reports whether it has the address
+// Reach moves i to the first backend that is not before b, and reports whether it has the address
 // and port of b. The list is sorted.
-func (p Backends) reach(i *int, b Backend) bool {
+func (p Backends) Reach(i *int, b Backend) bool {
 	for ; *i < p.Len(); *i++ {
-		if order := compareBackend(p.At(*i), b); order >= 0 {
+		if order := CompareBackend(p.At(*i), b); order >= 0 {
 			return order == 0
 		}
 	}
 	return false
 }
 
-// replace returns the list without the backends at the places of gone, and with those of add. All
+// Replace returns the list without the backends at the places of gone, and with those of add. All
 // lists are sorted. No place in add is left in the list.
-func (p Backends) replace(gone, add []Backend) Backends {
+func (p Backends) Replace(gone, add []Backend) Backends {
 	at := func(b Backend) int {
-		return sort.Search(p.Len(), func(i int) bool { return compareBackend(p.At(i), b) >= 0 })
+		return sort.Search(p.Len(), func(i int) bool { return CompareBackend(p.At(i), b) >= 0 })
 	}
 	packs := len(p.addrs) > 0 && !slices.ContainsFunc(add, func(b Backend) bool {
 		return b.Port != p.port || [12]byte(b.Addr[:12]) != mappedPrefix
@@ -129,7 +129,7 @@ func (p Backends) replace(gone, add []Backend) Backends {
 				next.local = append(next.local, uint32(len(next.addrs)))
 			}
 			next.addrs = append(next.addrs, [4]byte(b.Addr[12:]))
-		} else if i < p.Len() && compareBackend(p.At(i), b) == 0 {
+		} else if i < p.Len() && CompareBackend(p.At(i), b) == 0 {
 			from = i + 1
 		}
 	})
@@ -152,7 +152,7 @@ func (p Backends) unpacked(at func(Backend) int, gone, add []Backend) Backends {
 		from = max(from, i)
 		if adds {
 			next = append(next, b)
-		} else if i < len(all) && compareBackend(all[i], b) == 0 {
+		} else if i < len(all) && CompareBackend(all[i], b) == 0 {
 			from = i + 1
 		}
 	})
@@ -163,7 +163,7 @@ func (p Backends) unpacked(at func(Backend) int, gone, add []Backend) Backends {
 // gone comes first.
 func eachEdit(gone, add []Backend, edit func(b Backend, adds bool)) {
 	for _, b := range add {
-		for len(gone) > 0 && compareBackend(gone[0], b) <= 0 {
+		for len(gone) > 0 && CompareBackend(gone[0], b) <= 0 {
 			edit(gone[0], false)
 			gone = gone[1:]
 		}
@@ -174,8 +174,8 @@ func eachEdit(gone, add []Backend, edit func(b Backend, adds bool)) {
 	}
 }
 
-// has reports whether the sorted list has a backend with the address and port of b.
-func (p Backends) has(b Backend) bool {
-	_, found := sort.Find(p.Len(), func(i int) int { return compareBackend(b, p.At(i)) })
+// Has reports whether the sorted list has a backend with the address and port of b.
+func (p Backends) Has(b Backend) bool {
+	_, found := sort.Find(p.Len(), func(i int) int { return CompareBackend(b, p.At(i)) })
 	return found
 }

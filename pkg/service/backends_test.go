@@ -21,12 +21,15 @@ func TestPackedRunIsTheRun(t *testing.T) {
 				addr[0] = 0xfd
 			}
 			a, _ := netip.AddrFromSlice(addr)
-			b := backendOf(netip.AddrPortFrom(a, uint16(8080+int(n)%ports)))
+			b := BackendOf(netip.AddrPortFrom(a, uint16(8080+int(n)%ports)))
 			b.Flags = rapid.SampledFrom([]uint16{0, 0, FlagLocal}).Draw(t, "flags")
 			return b
 		}), 0, 40).Draw(t, "backends")
-		slices.SortFunc(list, compareBackend)
-		list = slices.CompactFunc(list, func(a, b Backend) bool { return compareBackend(a, b) == 0 })
+		slices.SortFunc(list, CompareBackend)
+		list = slices.CompactFunc(list, func(a, b Backend) bool {
+			return CompareBackend(a,
+				b) == 0
+		})
 
 		p := BackendsOf(list)
 		if p.Len() != len(list) || !p.Equal(BackendsOf(slices.Clone(list))) {
@@ -40,7 +43,7 @@ func TestPackedRunIsTheRun(t *testing.T) {
 		}
 
 		for i, b := range list {
-			if p.At(i) != b || !p.has(b) {
+			if p.At(i) != b || !p.Has(b) {
 				t.Fatalf("backend %d is %v, want %v", i, p.At(i), b)
 			}
 			other := slices.Clone(list)
@@ -64,7 +67,7 @@ func TestPackedRunIsTheRun(t *testing.T) {
 func TestPackedRunIsSmall(t *testing.T) {
 	var list []Backend
 	for i := range 1000 {
-		list = append(list, backendOf(netip.AddrPortFrom(
+		list = append(list, BackendOf(netip.AddrPortFrom(
 			netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), 8080)))
 	}
 	list[7].Flags = FlagLocal

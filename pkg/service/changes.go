@@ -6,7 +6,7 @@ type Batch[K, V any] struct {
 	Values []V
 }
 
-func (b *Batch[K, V]) put(k K, v V) {
+func (b *Batch[K, V]) Put(k K, v V) {
 	b.Keys = append(b.Keys, k)
 	b.Values = append(b.Values, v)
 }

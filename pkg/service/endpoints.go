@@ -175,6 +175,15 @@ func (l Endpoints) At(i int) Endpoint {
 	return e
 }
 
+// Bare returns the i-th endpoint without its node, which takes less time than At.
+func (l Endpoints) Bare(i int) Endpoint { return l.list.bare(i) }
+
+// NodeOf returns the name of the node of the i-th endpoint.
+func (l Endpoints) NodeOf(i int) unique.Handle[string] { return l.list.nodes[i] }
+
+// Low returns the last 16 bits of the address of the i-th endpoint.
+func (l Endpoints) Low(i int) uint16 { return l.list.low(i) }
+
 // All returns an iterator over the endpoints.
 func (l Endpoints) All() iter.Seq[Endpoint] {
 	return func(yield func(Endpoint) bool) {

@@ -20,9 +20,9 @@ var (
 
 // Names of the limits, as in the configuration.
 const (
-	limitFrontends    = "frontends"
-	limitBackendSlots = "backendSlots"
-	limitSourceRanges = "sourceRanges"
+	LimitFrontends    = "frontends"
+	LimitBackendSlots = "backendSlots"
+	LimitSourceRanges = "sourceRanges"
 )
 
 // FullError is an ErrFull: Service needs Want more entries of the map whose size Limit sets.

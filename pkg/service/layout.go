@@ -66,9 +66,9 @@ type Frontend struct {
 // End returns the end of the run: the number of the slot after its last one.
 func (f Frontend) End() uint64 { return uint64(f.First) + uint64(f.Count) + uint64(f.Draining) }
 
-// extent returns the run as an extent, and its end. An extent of more than 1<<32 slots, which no
+// Extent returns the run as an extent, and its end. An extent of more than 1<<32 slots, which no
 // table has, gets the count 0.
-func (f Frontend) extent() (at buddy.Extent, end uint64) {
+func (f Frontend) Extent() (at buddy.Extent, end uint64) {
 	if uint64(f.Count)+uint64(f.Draining) > math.MaxUint32 {
 		return buddy.Extent{}, 0
 	}
@@ -99,7 +99,7 @@ type SourceRangeKey struct {
 	Addr [16]byte
 }
 
-func frontendKey(a netip.AddrPort, p Protocol, s Scope) FrontendKey {
+func MakeFrontendKey(a netip.AddrPort, p Protocol, s Scope) FrontendKey {
 	k := FrontendKey{Addr: a.Addr().As16(), Protocol: p, Scope: s}
 	binary.BigEndian.PutUint16(k.Port[:], a.Port())
 	return k
@@ -108,7 +108,7 @@ func frontendKey(a netip.AddrPort, p Protocol, s Scope) FrontendKey {
 // AddrPort returns the address of the key.
 func (k FrontendKey) AddrPort() netip.AddrPort { return addrPort(k.Addr, k.Port) }
 
-func backendOf(a netip.AddrPort) Backend {
+func BackendOf(a netip.AddrPort) Backend {
 	s := Backend{Addr: a.Addr().As16()}
 	binary.BigEndian.PutUint16(s.Port[:], a.Port())
 	return s
@@ -121,11 +121,11 @@ func addrPort(addr [16]byte, port [2]byte) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(addr).Unmap(), binary.BigEndian.Uint16(port[:]))
 }
 
-func compareBackend(a, b Backend) int {
+func CompareBackend(a, b Backend) int {
 	return cmp.Or(bytes.Compare(a.Addr[:], b.Addr[:]), bytes.Compare(a.Port[:], b.Port[:]))
 }
 
-func sourceRangeKey(set uint64, p netip.Prefix) SourceRangeKey {
+func MakeSourceRangeKey(set uint64, p netip.Prefix) SourceRangeKey {
 	k := SourceRangeKey{Bits: uint32(64 + p.Bits()), Addr: p.Masked().Addr().As16()}
 	if p.Addr().Is4() {
 		k.Bits += 96
@@ -134,7 +134,7 @@ func sourceRangeKey(set uint64, p netip.Prefix) SourceRangeKey {
 	return k
 }
 
-func (k SourceRangeKey) set() uint64 { return binary.BigEndian.Uint64(k.Set[:]) }
+func (k SourceRangeKey) Number() uint64 { return binary.BigEndian.Uint64(k.Set[:]) }
 
 // Limits are the sizes of the maps, in entries.
 type Limits struct {
@@ -150,31 +150,17 @@ var DefaultLimits = Limits{
 }
 
 // APILimits has room for entry 0 and default/kubernetes, and nothing else.
-var APILimits = Limits{Frontends: 64, BackendSlots: 2 * apiSlots, SourceRanges: 64}
+var APILimits = Limits{Frontends: 64, BackendSlots: 2 * APISlots, SourceRanges: 64}
 
 // Room of entry 0, which no service takes.
 const (
 	// MaxAPIServers bounds the backends of one family of entry 0.
-	MaxAPIServers = 1 << apiOrder
+	MaxAPIServers = 1 << APIOrder
 	// MaxAPIFrontends bounds its frontends. At most MaxHostFrontends of them are for Host.
 	MaxAPIFrontends  = 16
 	MaxHostFrontends = 8
 
-	apiOrder  = 5
-	apiBlocks = 4 // per family: two may be read after an incomplete change, one is written
-	apiSlots  = 2 * apiBlocks << apiOrder
+	APIOrder  = 5
+	APIBlocks = 4 // per family: two may be read after an incomplete change, one is written
+	APISlots  = 2 * APIBlocks << APIOrder
 )
-
-// Sizes returns how many entries of each map are in use once the changes of the last Plan are made.
-// BackendSlots counts allocated slots: the slots of entry 0, and for each group its number of
-// backends rounded up to a power of two.
-func (p *Planner) Sizes() Limits {
-	free := p.room.Free()
-	for _, x := range p.freed {
-		free += x.Size()
-	}
-	return Limits{
-		Frontends: uint32(len(p.frontends)), BackendSlots: p.limits.BackendSlots - free,
-		SourceRanges: uint32(len(p.sources)),
-	}
-}

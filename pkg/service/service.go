@@ -87,14 +87,14 @@ func (s *Service) HasFamily(v6 bool) bool {
 		slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Unmap().Is6() == v6 })
 }
 
-// hasNodePort reports whether a port of s is served on nodes' addresses.
-func (s *Service) hasNodePort() bool {
+// HasNodePort reports whether a port of s is served on nodes' addresses.
+func (s *Service) HasNodePort() bool {
 	return slices.ContainsFunc(s.Ports, func(p Port) bool { return p.NodePort != 0 })
 }
 
-// external reports whether s has addresses or ports that clients outside the cluster may use.
-func (s *Service) external() bool {
-	return len(s.ExternalIPs) > 0 || len(s.LoadBalancerIPs) > 0 || s.hasNodePort()
+// External reports whether s has addresses or ports that clients outside the cluster may use.
+func (s *Service) External() bool {
+	return len(s.ExternalIPs) > 0 || len(s.LoadBalancerIPs) > 0 || s.HasNodePort()
 }
 
 // Port is a port of a service. Name and Protocol together are unique in a service.
@@ -209,7 +209,7 @@ type Sink interface {
 }
 
 // LeftOut counts the objects of a namespace that a source does not pass on, because the namespace
-// has too many.
+// Has too many.
 type LeftOut struct {
 	// Kind is "Service" or "EndpointSlice".
 	Kind, Namespace string

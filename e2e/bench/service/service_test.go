@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
-	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 )
 
 func TestMain(m *testing.M) {
@@ -98,7 +98,7 @@ func TestPlanHasAllServicesAndTheMeasuredInTheMiddle(t *testing.T) {
 // reads.
 func TestOursHasThePlanOfTheOthers(t *testing.T) {
 	z := size{50, 1000}
-	p, err := service.New("node", laneLimits)
+	p, err := planner.New("node", laneLimits)
 	errtest.Must(t, err)
 	fronts := 0
 	for _, o := range z.plan() {

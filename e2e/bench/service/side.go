@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 )
 
 // Names of sides. The sides of kube-proxy have the names of its modes.
@@ -134,12 +135,12 @@ var laneLimits = service.Limits{Frontends: service.DefaultLimits.Frontends, Back
 // tableDir returns the folder in which the table of a lane is pinned.
 func (g *ground) tableDir(l *lane) string { return g.pins.Dir(fmt.Sprintf("lane%d", l.number)) }
 
-func newTable(dir string) (*bpfmaps.Table, *service.Planner, error) {
+func newTable(dir string) (*bpfmaps.Table, *planner.Planner, error) {
 	t, err := openTable(bpfmaps.Config{Dir: dir, Limits: laneLimits, Links: true})
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := service.New("node", laneLimits)
+	p, err := planner.New("node", laneLimits)
 	if err != nil {
 		return nil, nil, errors.Join(err, t.Close())
 	}
@@ -151,13 +152,13 @@ func openTable(c bpfmaps.Config) (*bpfmaps.Table, error) {
 	return bpfmaps.Open(c)
 }
 
-func put(p *service.Planner, o peer.Object) {
+func put(p *planner.Planner, o peer.Object) {
 	p.PutService(o.Service)
 	p.PutSlice(o.Slice)
 }
 
 // apply writes the planner's changes to a table. It returns the planner's problems as an error.
-func apply(p *service.Planner, t *bpfmaps.Table) error {
+func apply(p *planner.Planner, t *bpfmaps.Table) error {
 	for again := true; again; {
 		c := p.Plan()
 		if err := t.Apply(c); err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/cluster/network/keys"
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/nodes"
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/pods"
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/servers"
@@ -75,10 +76,10 @@ func daemons() []session.Case {
 			"report of all nodes", Needs: lots, Limit: 20 * time.Minute,
 			Beyond: "it rolls daemons three times", Run: pods.PolicyRolled},
 		{Name: "key-replaced", About: "a node gets another key while flows run", Needs: lots,
-			Limit: 6 * time.Minute, Beyond: "it restarts daemons", Run: nodes.KeyReplaced},
+			Limit: 6 * time.Minute, Beyond: "it restarts daemons", Run: keys.Replaced},
 		{Name: "clock-set-back", About: "the clock of a node was ahead and is set back: its pods " +
 			"reach others", Needs: lots, Limit: 6 * time.Minute, Beyond: "it changes a node's clock",
-			Run: nodes.ClockSetBack},
+			Run: keys.ClockSetBack},
 		{Name: "mtu-changed", About: "the MTU is changed in the ConfigMap while flows run",
 			Needs: lots, Limit: 10 * time.Minute, Beyond: "it restarts daemons",
 			Run: nodes.MTUChanged},

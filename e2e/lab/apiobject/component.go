@@ -45,6 +45,33 @@ func GiveRights(root, component, kind, name string, objects []*unstructured.Unst
 	return fmt.Errorf("rights of the component %s: there is no %s %s", component, kind, name)
 }
 
+// ReadSites reads the objects of the component sites: its Deployment, definitions, accounts, rights
+// and admission policies.
+func ReadSites(root string) ([]*unstructured.Unstructured, error) {
+	dir := filepath.Join(root, "manifests/components/sites")
+	text, err := os.ReadFile(filepath.Join(dir, "deployment.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	deployment := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(text, &deployment.Object); err != nil {
+		return nil, err
+	}
+
+	objects := []*unstructured.Unstructured{deployment}
+	for _, name := range []string{"crd", "serviceaccount.yaml", "clusterrole.yaml",
+		"clusterrolebinding.yaml", "clusterrole-reader.yaml", "role.yaml", "rolebinding.yaml",
+		"admissionpolicy-records.yaml", "admissionpolicybinding-records.yaml",
+		"admissionpolicy-objects.yaml", "admissionpolicybinding-objects.yaml"} {
+		found, err := ReadManifests(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, found...)
+	}
+	return objects, nil
+}
+
 // overlay is the format of a user's kustomization. Its arguments are the folders of the manifests
 // and of components, and files with patches.
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1

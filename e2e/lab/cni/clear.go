@@ -24,7 +24,7 @@ func Clear(podPrefixes []netip.Prefix, mtu int) ([]byte, error) {
 		"plugins": []any{map[string]any{
 			"type": "ptp",
 			"mtu":  mtu,
-			"ipam": map[string]any{"type": "host-local", "dataDir": "/run/clear-ipam",
+			"ipam": map[string]any{"type": "host-local", "dataDir": "/run/clear",
 				"ranges": ranges, "routes": routes},
 		}},
 	}, "", "  ")

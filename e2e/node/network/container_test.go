@@ -13,8 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/apiserver"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
@@ -59,7 +61,11 @@ func (c containers) kubeletFiles(ctx context.Context, t *testing.T, l *lab.Lab) 
 
 	config := manifesttest.Read(t, filepath.Join(nodetest.Root(t), "manifests/cni/configmap.yaml")).
 		Object.Object["data"].(map[string]any)["veild.yaml"].(string)
-	const account = "var/run/secrets/kubernetes.io/serviceaccount"
+	const account = "/var/run/secrets/kubernetes.io/serviceaccount"
+	kubeconfig, err := apiserver.Kubeconfig(clientcmdapi.Cluster{Server: l.Control.URL(),
+		CertificateAuthority: account + "/ca.crt"},
+		clientcmdapi.AuthInfo{TokenFile: account + "/token"})
+	errtest.Must(t, err)
 	for path, text := range map[string]string{
 		"secrets/token": nodetest.NewToken(ctx, t, l, nodetest.DaemonAccount,
 			nodetest.DaemonPod(ctx, t, l, nodetest.DaemonAccount, c.node.Name)),
@@ -69,13 +75,7 @@ func (c containers) kubeletFiles(ctx context.Context, t *testing.T, l *lab.Lab) 
 			"ClusterConfiguration\nnetworking:\n  podSubnet: %s\n  serviceSubnet: %s\n",
 			nodetest.JoinPrefixes(l.Family().ClusterRanges()),
 			nodetest.JoinPrefixes(l.Family().ServiceRanges())),
-		"config/kubeconfig": fmt.Sprintf(`apiVersion: v1
-kind: Config
-clusters: [{name: default, cluster: {certificate-authority: /%[1]s/ca.crt, server: %[2]q}}]
-users: [{name: default, user: {tokenFile: /%[1]s/token}}]
-contexts: [{name: default, context: {cluster: default, namespace: default, user: default}}]
-current-context: default
-`, account, l.Control.URL()),
+		"config/kubeconfig": string(kubeconfig),
 	} {
 		path = c.node.Path(filepath.Join("/run/test", path))
 		errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))

@@ -29,6 +29,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
+	"github.com/kubeveil/kubeveil/e2e/lab/apiserver"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -122,6 +123,17 @@ func (s *side) token(ctx context.Context, t *testing.T, namespace, account strin
 		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	errtest.Must(t, err)
 	return r.Status.Token
+}
+
+// writeKubeconfig writes a kubeconfig for the API server of s at a URL, with a token of a service
+// account of kube-system.
+func (s *side) writeKubeconfig(ctx context.Context, t *testing.T, path, server, account string) {
+	t.Helper()
+	text, err := apiserver.Kubeconfig(clientcmdapi.Cluster{Server: server,
+		CertificateAuthorityData: s.Control.Config.CAData},
+		clientcmdapi.AuthInfo{Token: s.token(ctx, t, "kube-system", account)})
+	errtest.Must(t, err)
+	errtest.Must(t, os.WriteFile(path, text, 0o600))
 }
 
 // trust writes the credentials of s for another side.

@@ -2,7 +2,6 @@ package sites_test
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"os"
 	"os/exec"
@@ -40,14 +39,7 @@ func TestReplicas(t *testing.T) {
 	errtest.Must(t, err)
 
 	kubeconfig := filepath.Join(l.Dir, "veil-site.kubeconfig")
-	ca := base64.StdEncoding.EncodeToString(l.Control.Config.CAData)
-	errtest.Must(t, os.WriteFile(kubeconfig, fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{name: c, context: {cluster: c, user: u}}]
-clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %s}}]
-users: [{name: u, user: {token: %s}}]
-`, l.Control.Config.Host, ca, a.token(ctx, t, "kube-system", "veil-site")), 0o600))
+	a.writeKubeconfig(ctx, t, kubeconfig, l.Control.Config.Host, "veil-site")
 	config := filepath.Join(l.Dir, "veil-site.yaml")
 	errtest.Must(t, os.WriteFile(config, fmt.Appendf(nil, veild, kubeconfig), 0o600))
 

@@ -2,7 +2,6 @@ package sites_test
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"os"
 	"os/exec"
@@ -45,14 +44,8 @@ func newConsole(ctx context.Context, t *testing.T, p pair) *console {
 		errtest.Must(t, err)
 
 		c.kubeconfigs[i] = filepath.Join(t.TempDir(), "kubeconfig-"+s.name)
-		errtest.Must(t, os.WriteFile(c.kubeconfigs[i], fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{name: c, context: {cluster: c, user: u}}]
-clusters: [{name: c, cluster: {server: "https://%s", certificate-authority-data: %s}}]
-users: [{name: u, user: {token: %s}}]
-`, s.gate.listener.Addr(), base64.StdEncoding.EncodeToString(s.Control.Config.CAData),
-			s.token(ctx, t, "kube-system", "admin")), 0o600))
+		s.writeKubeconfig(ctx, t, c.kubeconfigs[i], "https://"+s.gate.listener.Addr().String(),
+			"admin")
 	}
 	return c
 }

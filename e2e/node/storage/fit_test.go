@@ -2,7 +2,6 @@ package storage_test
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,8 +13,10 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/apiserver"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
@@ -107,18 +108,15 @@ func installCheck(ctx context.Context, t *testing.T, l *lab.Lab, kubeconfig stri
 func kubeconfig(t *testing.T, l *lab.Lab, name, token string) string {
 	t.Helper()
 	c := l.Control.Config
-	encode := base64.StdEncoding.EncodeToString
-	user := fmt.Sprintf("{client-certificate-data: %s, client-key-data: %s}", encode(c.CertData),
-		encode(c.KeyData))
+	user := clientcmdapi.AuthInfo{ClientCertificateData: c.CertData, ClientKeyData: c.KeyData}
 	if token != "" {
-		user = fmt.Sprintf("{token: %s}", token)
+		user = clientcmdapi.AuthInfo{Token: token}
 	}
-	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: lab, cluster: {server: "+
-		"%q, certificate-authority-data: %s}}]\n"+
-		"users: [{name: lab, user: %s}]\ncontexts: [{name: lab, context: {cluster: lab, user: "+
-		"lab}}]\ncurrent-context: lab\n", c.Host, encode(c.CAData), user)
+	text, err := apiserver.Kubeconfig(clientcmdapi.Cluster{Server: c.Host,
+		CertificateAuthorityData: c.CAData}, user)
+	errtest.Must(t, err)
 	path := l.Control.Host().Path("/run/" + name + ".kubeconfig")
-	filetest.Write(t, path, []byte(text), 0o600)
+	filetest.Write(t, path, text, 0o600)
 	return "/run/" + name + ".kubeconfig"
 }
 

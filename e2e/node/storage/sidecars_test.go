@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt/dmcrypttest"
@@ -30,6 +31,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount/mounttest"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/apiserver"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
@@ -180,9 +182,15 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 }
 
 func (s *sidecars) kubeconfig(token string) []byte {
-	return fmt.Appendf(nil,
-		`{apiVersion: v1, kind: Config, current-context: lab, clusters: [{name: lab, cluster: {server: "https://127.0.0.1:6443", certificate-authority: %q}}],
-users: [{name: u, user: {token: %q}}], contexts: [{name: lab, context: {cluster: lab, user: u}}]}`, filepath.Join(s.Control.Host().Dir, "pki/ca.crt"), token)
+	text, err := apiserver.Kubeconfig(s.server(), clientcmdapi.AuthInfo{Token: token})
+	errtest.Must(s.t, err)
+	return text
+}
+
+// server is the API server as programs on its host reach it.
+func (s *sidecars) server() clientcmdapi.Cluster {
+	return clientcmdapi.Cluster{Server: "https://127.0.0.1:6443",
+		CertificateAuthority: filepath.Join(s.Control.Host().Dir, "pki/ca.crt")}
 }
 
 // within waits for a condition; the side-cars are not the quickest.
@@ -296,9 +304,9 @@ func (s *sidecars) phase(ctx context.Context, name string, phase corev1.Persiste
 // wrapped again.
 func (s *sidecars) veilctl(ctx context.Context, t *testing.T, name string) {
 	config := filepath.Join(s.Control.Host().Dir, "reader.kubeconfig")
-	text := fmt.Appendf(nil,
-		`{apiVersion: v1, kind: Config, current-context: lab, clusters: [{name: lab, cluster: {server: "https://127.0.0.1:6443", certificate-authority: pki/ca.crt}}],
-users: [{name: u, user: {client-certificate: pki/admin.crt, client-key: pki/admin.key}}], contexts: [{name: lab, context: {cluster: lab, user: u}}]}`)
+	text, err := apiserver.Kubeconfig(s.server(), clientcmdapi.AuthInfo{
+		ClientCertificateData: s.Control.Config.CertData, ClientKeyData: s.Control.Config.KeyData})
+	errtest.Must(t, err)
 	filetest.Write(t, config, text, 0o600)
 
 	for _, c := range []struct {

@@ -2,7 +2,6 @@ package apifeed
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/binary"
 	"encoding/pem"
 	"fmt"
@@ -19,6 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/watch"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/kubeveil/kubeveil/e2e/lab/apiserver"
 )
 
 // Paths of the kinds that a Feed has.
@@ -102,13 +104,11 @@ func (f *Feed) URL() string { return f.server.URL }
 // WriteConfig writes a kubeconfig for the feed. A reader finds no file or the whole file.
 func (f *Feed) WriteConfig(path string) error {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.server.Certificate().Raw})
-	text := fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-current-context: bench
-clusters: [{name: bench, cluster: {server: %q, certificate-authority-data: %s}}]
-users: [{name: bench, user: {token: bench}}]
-contexts: [{name: bench, context: {cluster: bench, user: bench}}]
-`, f.server.URL, base64.StdEncoding.EncodeToString(ca))
+	text, err := apiserver.Kubeconfig(clientcmdapi.Cluster{Server: f.server.URL,
+		CertificateAuthorityData: ca}, clientcmdapi.AuthInfo{Token: "bench"})
+	if err != nil {
+		return err
+	}
 	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/keeper"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 )
 
 // Config describes a Veild.
@@ -113,7 +114,7 @@ func (n *Veild) Listed() time.Time {
 // while Run runs.
 func (n *Veild) Problems(ctx context.Context) error {
 	var all []error
-	err := n.keeper.Ask(ctx, func(p *service.Planner) { all = p.Problems() })
+	err := n.keeper.Ask(ctx, func(p *planner.Planner) { all = p.Problems() })
 	for _, text := range n.client.Problems() {
 		all = append(all, errors.New(text))
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -62,6 +63,38 @@ func New(files map[string]string, entry []string) (v1.Image, error) {
 	config.Config.Entrypoint = entry
 	config.Config.Env = []string{"PATH=/usr/local/bin:/usr/sbin:/usr/bin"}
 	return mutate.ConfigFile(img, config)
+}
+
+// Registry is the registry in the names of the lab's own images. It does not exist, so these images
+// cannot be pulled.
+const Registry = "kubeveil.test"
+
+// Pause is the image of sandboxes in the containerd configurations.
+const Pause = Registry + "/pause:1"
+
+// Named is an image of New with its name.
+type Named struct {
+	Ref   string
+	Files map[string]string
+	Entry []string
+}
+
+// WriteArchive writes images to one archive.
+func WriteArchive(path string, all ...Named) error {
+	images := map[name.Reference]v1.Image{}
+	for _, i := range all {
+		ref, err := name.ParseReference(i.Ref)
+		if err != nil {
+			return err
+		}
+		if images[ref], err = New(i.Files, i.Entry); err != nil {
+			return fmt.Errorf("image %s: %w", i.Ref, err)
+		}
+	}
+	if err := tarball.MultiRefWriteToFile(path, images); err != nil {
+		return fmt.Errorf("write images: %w", err)
+	}
+	return nil
 }
 
 // AddProgram adds a program of this machine, its libraries and their loader.

@@ -9,6 +9,7 @@ import (
 	"weak"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/explain"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper/droplog"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
@@ -106,7 +107,7 @@ func (k *Keeper) explain(d nftables.Dropped) (by droplog.Denier) {
 		}
 		f.FromPod, f.ToPod = direction == policy.Egress, direction == policy.Ingress
 		f.ToNode = f.ToNode && f.FromPod
-		names := planner.Names{}
+		names := explain.Names{}
 		switch {
 		case !k.planner.Attached(own):
 			continue
@@ -128,8 +129,9 @@ func (k *Keeper) explain(d nftables.Dropped) (by droplog.Denier) {
 			by.Policies, by.More, by.Rule = names.Some, names.More, "no rule of these allows it"
 			return by
 		}
-		if name, _ := k.planner.Decider(plan, direction, f); name != "" {
-			by.Policies, by.Rule = []string{name}, k.planner.DecidingRule(plan, direction, f)
+		if name, _ := explain.Decider(k.planner, plan, direction, f); name != "" {
+			by.Policies, by.Rule = []string{name}, explain.DecidingRule(k.planner, plan, direction,
+				f)
 			return by
 		}
 		names = k.isolating.of(plan, isolatedEnd{own, direction}, k.planner)
@@ -149,7 +151,7 @@ var isolated = map[policy.Direction]string{policy.Ingress: policy.DenyIngress.St
 type isolating struct {
 	// plan does not keep an old plan in memory.
 	plan weak.Pointer[policy.Plan]
-	by   map[isolatedEnd]planner.Names
+	by   map[isolatedEnd]explain.Names
 }
 
 type isolatedEnd struct {
@@ -158,13 +160,13 @@ type isolatedEnd struct {
 }
 
 // of returns the policies that isolate an attached end.
-func (i *isolating) of(plan *policy.Plan, e isolatedEnd, p *planner.Planner) planner.Names {
+func (i *isolating) of(plan *policy.Plan, e isolatedEnd, p *planner.Planner) explain.Names {
 	if is := weak.Make(plan); i.plan != is {
-		i.plan, i.by = is, map[isolatedEnd]planner.Names{}
+		i.plan, i.by = is, map[isolatedEnd]explain.Names{}
 	}
 	names, has := i.by[e]
 	if !has {
-		names = p.Isolating(plan, e.direction, e.addr)
+		names = explain.Isolating(p, plan, e.direction, e.addr)
 		i.by[e] = names
 	}
 	return names

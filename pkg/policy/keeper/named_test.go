@@ -9,8 +9,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/explain"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
-	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
 
 // swollen returns a Keeper that has put many policies with the longest names in force, all of which
@@ -40,7 +40,7 @@ func TestDeniedPacketNamesFewPolicies(t *testing.T) {
 	d := nftables.Dropped{Reason: "policy_ingress", Flow: policy.Flow{Proto: policy.TCP, Port: 80,
 		Src: netip.MustParseAddr("198.18.2.9"), Dst: addrsOf(1)[0]}}
 	by := k.explain(d)
-	if len(by.Policies) != planner.MaxNamed || by.More != many-planner.MaxNamed ||
+	if len(by.Policies) != explain.MaxNamed || by.More != many-explain.MaxNamed ||
 		by.Rule == "" || by.Pod != "shop/web" {
 		t.Errorf("denied by %d policies and %d more, rule %q, pod %q", len(by.Policies), by.More,
 			by.Rule, by.Pod)

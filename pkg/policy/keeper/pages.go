@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/trace"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
@@ -116,8 +117,8 @@ func podName(text string) (policy.Name, error) {
 }
 
 // questionOf returns the Question in the form values of a request.
-func questionOf(r *http.Request) (Question, error) {
-	q := Question{From: r.FormValue("from"), To: r.FormValue("to"),
+func questionOf(r *http.Request) (trace.Question, error) {
+	q := trace.Question{From: r.FormValue("from"), To: r.FormValue("to"),
 		About: r.FormValue("about")}
 	proto, err := strconv.ParseUint(r.FormValue("protocol"), 10, 8)
 	if err != nil {

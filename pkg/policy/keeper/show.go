@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/explain"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -169,7 +170,7 @@ func (k *Keeper) List() List {
 	}
 
 	now := k.shown.Load()
-	l.Policies, l.LeftOut = k.planner.List(now.plan)
+	l.Policies, l.LeftOut = explain.List(k.planner, now.plan)
 	if n := now.status.Pending; n > 0 {
 		l.Problems = append(l.Problems, fmt.Sprintf("%d pods of this node are mute, because veild "+
 			"does not know their policies yet; veilctl policy show NAMESPACE/NAME shows whether a "+
@@ -191,7 +192,7 @@ func (k *Keeper) ShowPod(name policy.Name) (*policy.PodView, error) {
 		return nil, fmt.Errorf("%s", problem)
 	}
 	now := k.shown.Load()
-	v, err := k.planner.ShowPod(name, now.plan)
+	v, err := explain.Pod(k.planner, name, now.plan)
 	if p := k.pods[name]; err == nil && fast != nil && !p.HostNetwork {
 		v.FastPath = now.showFast(policy.Key{Name: name, UID: p.UID}, fast)
 	}

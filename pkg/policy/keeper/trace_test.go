@@ -10,7 +10,10 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/trace"
 )
+
+const icmp policy.Proto = 1
 
 // traced returns a node with a server that accepts TCP 80 from app=client only, a client on another
 // node, and a pod that no policy selects.
@@ -38,10 +41,11 @@ func traced(t *testing.T) *node {
 }
 
 // ask returns the Trace of a TCP connection to a port.
-func (n *node) ask(from, to string, port uint16) (t *Trace, err error) {
+func (n *node) ask(from, to string, port uint16) (t *trace.Trace, err error) {
 	n.t.Helper()
 	n.must(func() error {
-		t, err = n.Trace(n.t.Context(), Question{From: from, To: to, Proto: policy.TCP, Port: port})
+		t, err = n.Trace(n.t.Context(), trace.Question{From: from, To: to, Proto: policy.TCP,
+			Port: port})
 		return nil
 	})
 	return t, err
@@ -61,15 +65,16 @@ func TestTraceKnowsErrors(t *testing.T) {
 		{"203.0.113.1", "shop/open", "203.0.113.9", "", "allow"},
 		{"203.0.113.1", "shop/open", "shop/far", "", "policy_related"},
 	} {
-		var got *Trace
+		var got *trace.Trace
 		n.must(func() (err error) {
-			got, err = n.Trace(t.Context(), Question{From: c.from, To: c.to, Proto: icmp,
+			got, err = n.Trace(t.Context(), trace.Question{From: c.from, To: c.to, Proto: icmp,
 				About: c.about})
 			return err
 		})
 		sides := got.Paths[0].Sides
 		if got.Differs || sides[0].Plan != c.egress || sides[1].Plan != c.ingress {
-			t.Errorf("%+v: differs %t, %q and %q by %q", c, got.Differs, sides[0].Plan, sides[1].Plan,
+			t.Errorf("%+v: differs %t, %q and %q by %q", c, got.Differs, sides[0].Plan,
+				sides[1].Plan,
 				sides[1].Rule)
 		}
 	}
@@ -82,7 +87,7 @@ func (n *node) nft(args ...string) {
 }
 
 // said returns the sides of a trace's first path, as text.
-func said(t *Trace) (words []string) {
+func said(t *trace.Trace) (words []string) {
 	for _, s := range t.Paths[0].Sides {
 		word := s.Direction + " " + s.Plan
 		if !s.Here {
@@ -286,7 +291,8 @@ func TestClusterPolicyIsInForceAndNamed(t *testing.T) {
 		!strings.Contains(p.Missing[0], "the deletion of ClusterNetworkPolicy guests") {
 		t.Errorf("progress %+v, want a missing deletion", p)
 	}
-	listed := policy.Revisions{{Kind: policy.KindClusterNetworkPolicy, Name: deny.Name}: deny.Object}
+	listed := policy.Revisions{{Kind: policy.KindClusterNetworkPolicy,
+		Name: deny.Name}: deny.Object}
 	if p := n.Progress(listed, ""); !p.Enforced {
 		t.Errorf("progress %+v, want enforced", p)
 	}
@@ -325,7 +331,8 @@ func TestTraceToTheOwnNodeSaysWhyItIsAllowed(t *testing.T) {
 	got, err := n.ask("shop/server", "127.0.0.1", 80)
 	errtest.Must(t, err)
 	s := got.Paths[0].Sides[0]
-	if got.Differs || s.Plan != "allow" || s.Rule == "" || !strings.Contains(s.Why, "policyOwnNode") ||
+	if got.Differs || s.Plan != "allow" || s.Rule == "" || !strings.Contains(s.Why,
+		"policyOwnNode") ||
 		!slices.Equal(s.Isolating, []string{"shop/deny"}) || len(s.Allowing) > 0 {
 		t.Errorf("trace to the own node: %+v", got)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
+	"github.com/kubeveil/kubeveil/pkg/policy/explain"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
@@ -186,7 +187,7 @@ func TestNodesArePeers(t *testing.T) {
 	nodes("yes")
 	expect(t, p, to, policy.Allow)
 	nodes("yes", policytest.Outside...)
-	v, err := p.ShowPod(web, p.Plan())
+	v, err := explain.Pod(p, web, p.Plan())
 	if err != nil || len(v.Egress.Admin) != 1 || v.Egress.Admin[0].Members != 2 ||
 		v.Egress.Admin[0].Peers != "nodes with gpu=yes" {
 		t.Errorf("view with a peer of nodes: %+v, %v", v, err)

@@ -54,7 +54,7 @@ func (p *Planner) revisions() policy.Revisions {
 // refWords returns how sentences name a policy.
 func refWords(r policy.Ref) string {
 	if r.Kind == policy.KindClusterNetworkPolicy {
-		return clusterName(r.Name)
+		return "ClusterNetworkPolicy " + r.Name
 	}
 	return policy.Name{Namespace: r.Namespace, Name: r.Name}.String()
 }

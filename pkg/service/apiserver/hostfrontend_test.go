@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 )
 
 // hostFrontend is the first server's own address.
@@ -153,14 +154,14 @@ func TestHostFrontendsAreAdopted(t *testing.T) {
 }
 
 // stateWith returns the content of maps that have only an entry 0.
-func stateWith(t *testing.T, e service.APIServer) service.MapContent {
+func stateWith(t *testing.T, e service.APIServer) planner.MapContent {
 	t.Helper()
-	planner, err := service.New("node-1", service.APILimits)
+	p, err := planner.New("node-1", service.APILimits)
 	errtest.Must(t, err)
 
-	planner.SetAPIServer(e)
-	c := planner.Plan()
-	s := service.MapContent{Frontends: map[service.FrontendKey]service.Frontend{},
+	p.SetAPIServer(e)
+	c := p.Plan()
+	s := planner.MapContent{Frontends: map[service.FrontendKey]service.Frontend{},
 		Backends: make([]service.Backend, service.APILimits.BackendSlots)}
 	for i, k := range c.Frontends.Keys {
 		s.Frontends[k] = c.Frontends.Values[i]

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 )
 
 // Known holds the API servers that are known before the first list.
@@ -131,7 +132,7 @@ func New(o ServersConfig) *Servers {
 
 // Adopt remembers the servers in the maps. If the maps have servers, a candidate that they lack
 // counts as dead until it answers: the last process had found it dead.
-func (a *Servers) Adopt(s service.MapContent) {
+func (a *Servers) Adopt(s planner.MapContent) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	was := s.APIServer()

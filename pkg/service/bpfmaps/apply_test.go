@@ -13,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -39,7 +40,7 @@ func show(t *testing.T, table *Table) map[string]string {
 }
 
 // after changes the services of lab: it adds, removes and changes some in every way.
-func after(p *service.Planner) {
+func after(p *planner.Planner) {
 	plain := servicetest.Named("plain", "198.18.0.1", "198.18.0.4")
 	plain.LoadBalancerIPs, plain.SourceRanges = nettest.Addrs("198.18.0.5"),
 		nettest.Prefixes("198.19.0.0/16", "198.18.9.0/24")
@@ -53,7 +54,7 @@ func after(p *service.Planner) {
 	p.PutSlice(servicetest.SliceOf("empty", "198.18.1.1", "fd42:1::3"))
 }
 
-func before(p *service.Planner) {
+func before(p *planner.Planner) {
 	lab(p)
 	s := servicetest.Named("balanced", "198.18.0.6")
 	s.LoadBalancerIPs, s.SourceRanges = nettest.Addrs("198.18.0.7"),
@@ -87,11 +88,11 @@ func cut[T any](list *[]T, n *int) {
 // TestApplyEndsAnywhere ends Apply after each of its writes, as a death does. From there, the next
 // process completes the table.
 func TestApplyEndsAnywhere(t *testing.T) {
-	change := func(p *service.Planner) {
+	change := func(p *planner.Planner) {
 		after(p)
 		p.DeleteService(service.Name{Namespace: "test", Name: "balanced"})
 	}
-	golden := start(t, config(t), func(p *service.Planner) { before(p); change(p) })
+	golden := start(t, config(t), func(p *planner.Planner) { before(p); change(p) })
 
 	want := show(t, golden.Table)
 	for at, all := 0, 1; at <= all; at++ {
@@ -102,7 +103,7 @@ func TestApplyEndsAnywhere(t *testing.T) {
 		if err := n.Apply(first(c, at)); err != nil {
 			t.Fatalf("%d of %d writes: %v", at, all, err)
 		}
-		p, err := service.New("node-1", n.Limits())
+		p, err := planner.New("node-1", n.Limits())
 		errtest.Must(t, err)
 
 		next := node{n.Table, p}
@@ -137,13 +138,13 @@ func TestMapIsFull(t *testing.T) {
 			n := start(t, c, lab)
 			had := show(t, n.Table)
 			// This planner assumes more room than the maps have.
-			p, err := service.New("node-1", servicetest.Limits)
+			p, err := planner.New("node-1", servicetest.Limits)
 			errtest.Must(t, err)
 
 			wrong := node{n.Table, p}
 			wrong.adopt(t)
 			lab(p)
-			big := func(p *service.Planner) {
+			big := func(p *planner.Planner) {
 				s := servicetest.Named("big")
 				for i := range 30 {
 					s.LoadBalancerIPs = append(s.LoadBalancerIPs,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 )
 
 // many returns services with different endpoints, each with one slice and one port of the protocol.
@@ -49,7 +50,7 @@ func BenchmarkAll(b *testing.B) {
 			b.Run(fmt.Sprintf("%s, %d services with %d endpoints", protocol, size.services,
 				size.endpoints), func(b *testing.B) {
 				services, slices := many(size.services, size.endpoints, protocol)
-				fill := func(p *service.Planner) {
+				fill := func(p *planner.Planner) {
 					for _, s := range services {
 						p.PutService(s)
 					}
@@ -62,7 +63,7 @@ func BenchmarkAll(b *testing.B) {
 				entries := 0
 				for b.Loop() {
 					b.StopTimer()
-					n := start(b, benchConfig(b), func(*service.Planner) {})
+					n := start(b, benchConfig(b), func(*planner.Planner) {})
 					b.StartTimer()
 					fill(n.Planner)
 					for again := true; again; {
@@ -94,7 +95,7 @@ func BenchmarkOne(b *testing.B) {
 			func(b *testing.B) {
 				services, whole := many(size.services, size.endpoints, service.TCP)
 				lists := parted(whole)
-				n := start(b, benchConfig(b), func(p *service.Planner) {
+				n := start(b, benchConfig(b), func(p *planner.Planner) {
 					for _, s := range services {
 						p.PutService(s)
 					}
@@ -128,7 +129,7 @@ func BenchmarkOne(b *testing.B) {
 // BenchmarkRestart measures reading the table back, up to an empty plan.
 func BenchmarkRestart(b *testing.B) {
 	services, lists := many(10_000, 10, service.UDP)
-	fill := func(p *service.Planner) {
+	fill := func(p *planner.Planner) {
 		for i, s := range services {
 			p.PutService(s)
 			p.PutSlice(lists[i])
@@ -136,7 +137,7 @@ func BenchmarkRestart(b *testing.B) {
 	}
 	n := start(b, benchConfig(b), fill)
 	for b.Loop() {
-		p, err := service.New("node-1", n.Limits())
+		p, err := planner.New("node-1", n.Limits())
 		errtest.Must(b, err)
 		again := node{n.Table, p}
 		again.adopt(b)

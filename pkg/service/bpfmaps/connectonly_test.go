@@ -11,10 +11,11 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 )
 
 // entry0 sets an API server of each family.
-func entry0(p *service.Planner) {
+func entry0(p *planner.Planner) {
 	p.SetAPIServer(service.APIServer{
 		Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.9:443"),
 			netip.MustParseAddrPort("[fd42::9]:443")},
@@ -66,7 +67,7 @@ func TestConnectOnly(t *testing.T) {
 		t.Errorf("programs %v are pinned", pinned)
 	}
 
-	full := start(t, c, func(p *service.Planner) { entry0(p); lab(p) })
+	full := start(t, c, func(p *planner.Planner) { entry0(p); lab(p) })
 	changed := full.attach(t, cgroup)
 	for _, hook := range socketHooks {
 		did := "attached "

@@ -6,7 +6,7 @@
 // adopts the maps that an earlier process left. Programs of another version replace the old ones
 // within their link, so there is no moment without a program. They take over what the old ones
 // remember about connections: former.go. Maps of another size begin with the content in force. Apply makes the
-// changes of a service.Planner in their order, so that a reader never sees half a change. When it
+// changes of a planner.Planner in their order, so that a reader never sees half a change. When it
 // cannot make them all, the planner continues from the content that State returns. A map never
 // drops an entry of the table to make room: a full map is an error.
 //

@@ -8,6 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 )
 
 // A frontend for the host, here a server's own address, leads TCP sockets of its network namespace
@@ -24,7 +25,7 @@ func TestFrontendsForTheHost(t *testing.T) {
 	server := func(addr string) netip.AddrPort {
 		return netip.AddrPortFrom(netip.MustParseAddr(addr), 8080)
 	}
-	leads := func(p *service.Planner, to ...string) {
+	leads := func(p *planner.Planner, to ...string) {
 		var api service.APIServer
 		for i, addr := range []string{"198.18.1.1", "fd42:1::1"} {
 			f := service.HostFrontend{Addr: server(addr)}
@@ -35,7 +36,7 @@ func TestFrontendsForTheHost(t *testing.T) {
 		}
 		p.SetAPIServer(api)
 	}
-	n := startOn(t, table, func(p *service.Planner) { leads(p, "198.18.1.2", "fd42:1::2") })
+	n := startOn(t, table, func(p *planner.Planner) { leads(p, "198.18.1.2", "fd42:1::2") })
 	n.attach(t, cgroup)
 
 	expect := func(what string, h *hands, o order, want4, want6 string) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
 
@@ -123,7 +124,7 @@ func closeMaps(maps map[string]*ebpf.Map) {
 }
 
 // fill writes the content of the table in force into new maps that no program reads yet.
-func (t *Table) fill(s service.MapContent) error {
+func (t *Table) fill(s planner.MapContent) error {
 	resized, without := s.Resize(t.limits)
 	if without > 0 {
 		t.log.Warn("the new table has no room for some addresses of services, which are not "+

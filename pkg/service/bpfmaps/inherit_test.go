@@ -7,6 +7,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
 
@@ -40,7 +41,7 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 			}
 
 			table := opened(t, c)
-			n = startOn(t, table, func(p *service.Planner) { p.Hold(true) })
+			n = startOn(t, table, func(p *planner.Planner) { p.Hold(true) })
 			if changed := n.attach(t, cgroup); len(changed) == 0 {
 				t.Error("the new table was attached before")
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
 	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
@@ -167,7 +167,7 @@ func (t *Table) loadTable(specs map[string]*ebpf.MapSpec) error {
 	if len(t.maps) == len(tableMaps) && old == nil {
 		return t.openSlots(specs)
 	}
-	var state service.MapContent
+	var state planner.MapContent
 	if t.fresh = old != nil && len(old) < len(tableMaps); old != nil && !t.fresh {
 		if state, err = readState(old); err != nil {
 			return fmt.Errorf("table in force: %w", err)
@@ -177,7 +177,7 @@ func (t *Table) loadTable(specs map[string]*ebpf.MapSpec) error {
 }
 
 // remakeTable replaces the pinned maps by new maps with this content.
-func (t *Table) remakeTable(specs map[string]*ebpf.MapSpec, content service.MapContent) error {
+func (t *Table) remakeTable(specs map[string]*ebpf.MapSpec, content planner.MapContent) error {
 	for _, name := range tableMaps {
 		if m := t.maps[name]; m != nil {
 			m.Close()

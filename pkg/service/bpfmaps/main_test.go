@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -56,11 +56,11 @@ func config(t testing.TB) Config {
 // node holds a table and its planner, as the daemon does.
 type node struct {
 	*Table
-	*service.Planner
+	*planner.Planner
 }
 
 // start opens, fills and attaches a table as the daemon does at its start.
-func start(t testing.TB, c Config, fill func(*service.Planner)) node {
+func start(t testing.TB, c Config, fill func(*planner.Planner)) node {
 	t.Helper()
 	return startOn(t, opened(t, c), fill)
 }
@@ -73,10 +73,10 @@ func opened(t testing.TB, c Config) *Table {
 	return table
 }
 
-func startOn(t testing.TB, table *Table, fill func(*service.Planner)) node {
+func startOn(t testing.TB, table *Table, fill func(*planner.Planner)) node {
 	t.Helper()
 	t.Cleanup(func() { table.Close() })
-	p, err := service.New("node-1", table.Limits())
+	p, err := planner.New("node-1", table.Limits())
 	errtest.Must(t, err)
 	n := node{table, p}
 	n.adopt(t)
@@ -125,7 +125,7 @@ func (n node) attach(t testing.TB, cgroup string) []string {
 
 // lab puts the services of most tests: plain and sticky have two backends of each family, empty has
 // none.
-func lab(p *service.Planner) {
+func lab(p *planner.Planner) {
 	p.PutService(servicetest.Named("plain", "198.18.0.1", "fd42::1"))
 	p.PutSlice(servicetest.SliceOf("plain", "198.18.1.1", "198.18.1.2", "fd42:1::1", "fd42:1::2"))
 	sticky := servicetest.Named("sticky", "198.18.0.2", "fd42::2")

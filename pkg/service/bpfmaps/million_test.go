@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"testing"
 
@@ -14,15 +13,13 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
 
-// longEnv names the environment variable that, when set, makes a million backends.
-const longEnv = "KUBEVEIL_LAB_LONG"
-
 // portion returns the factor by which TestManyBackends is smaller than DefaultLimits.
 func portion() int {
-	if os.Getenv(longEnv) != "" {
+	if nettest.Long() {
 		return 1
 	}
 	return 16
@@ -140,7 +137,7 @@ func startFull(t *testing.T, limits service.Limits, services []service.Service,
 	t.Helper()
 	c := config(t)
 	c.Limits = limits
-	n := start(t, c, func(p *service.Planner) {
+	n := start(t, c, func(p *planner.Planner) {
 		for _, s := range services {
 			p.PutService(s)
 		}
@@ -163,7 +160,7 @@ func frontendOf(s service.Service) service.FrontendKey {
 // expectHeld checks that the maps have the frontends of the services and no others. Each endpoint
 // in lists[i] must be in one slot of the i-th service. Endpoints are sorted.
 func expectHeld(t *testing.T, n node, services []service.Service,
-	lists []service.Slice) service.MapContent {
+	lists []service.Slice) planner.MapContent {
 	t.Helper()
 	s, err := n.State()
 	errtest.Must(t, err)
@@ -223,7 +220,7 @@ func slotAt(t *testing.T, n node, at uint32) (slot service.Backend) {
 }
 
 // expectSame checks that the maps did not change.
-func expectSame(t *testing.T, n node, was service.MapContent) {
+func expectSame(t *testing.T, n node, was planner.MapContent) {
 	t.Helper()
 	now, err := n.State()
 	errtest.Must(t, err)

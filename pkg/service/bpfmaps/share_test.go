@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
@@ -40,7 +40,7 @@ func TestShareOfRefusalsIsOfThePod(t *testing.T) {
 		t.Fatalf("pods are at level %d of %s", c.PodCgroupLevel, kubepods)
 	}
 	const to = "198.18.0.7:80"
-	n := start(t, c, func(p *service.Planner) {
+	n := start(t, c, func(p *planner.Planner) {
 		p.PutService(servicetest.Named("empty", "198.18.0.7"))
 	})
 	n.attach(t, root)

@@ -10,6 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -18,7 +19,7 @@ import (
 // goes.
 func TestStateOfASocketLivesAsLongAsTheSocket(t *testing.T) {
 	cgroup := nettest.NewCgroup(t)
-	n := start(t, config(t), func(p *service.Planner) {
+	n := start(t, config(t), func(p *planner.Planner) {
 		lab(p)
 		p.PutService(servicetest.Named("deleted", "198.18.0.9", "fd42::9"))
 		p.PutSlice(servicetest.SliceOf("deleted", "198.18.1.3", "fd42:1::3"))
@@ -83,7 +84,7 @@ func TestRepeatedDatagramsWriteNoMap(t *testing.T) {
 func TestOneSocketUsesSeveralServices(t *testing.T) {
 	cgroup := nettest.NewCgroup(t)
 	var services []string
-	n := start(t, config(t), func(p *service.Planner) {
+	n := start(t, config(t), func(p *planner.Planner) {
 		for i, backend := range backends {
 			addr := []string{"198.18.0.11", "198.18.0.12", "198.18.0.13", "fd42::11", "fd42::12",
 				"fd42::13"}[i]
@@ -113,7 +114,7 @@ func TestOneSocketUsesSeveralServices(t *testing.T) {
 // of the first one waits.
 func TestAnswersOfTheFormerServiceKeepItsAddress(t *testing.T) {
 	cgroup := nettest.NewCgroup(t)
-	n := start(t, config(t), func(p *service.Planner) {
+	n := start(t, config(t), func(p *planner.Planner) {
 		lab(p)
 		p.PutService(servicetest.Named("other", "198.18.0.9", "fd42::9"))
 		p.PutSlice(servicetest.SliceOf("other", "198.18.1.3", "fd42:1::3"))
@@ -167,8 +168,8 @@ func TestDatagramsOfAnUnchangedServiceSearchNothing(t *testing.T) {
 // TestNextPlannerGivesNoRevisionAgain deletes the service with the last revision, and adds it with
 // another backend after a restart. The socket must not take it for the same.
 func TestNextPlannerGivesNoRevisionAgain(t *testing.T) {
-	one := func(backend string) func(*service.Planner) {
-		return func(p *service.Planner) {
+	one := func(backend string) func(*planner.Planner) {
+		return func(p *planner.Planner) {
 			s := servicetest.Named("one", "198.18.0.9")
 			s.Ports = slices.DeleteFunc(s.Ports,
 				func(p service.Port) bool { return p.Protocol != service.UDP })
@@ -186,7 +187,7 @@ func TestNextPlannerGivesNoRevisionAgain(t *testing.T) {
 	n.DeleteService(service.Name{Namespace: "test", Name: "one"})
 	n.apply(t)
 
-	p, err := service.New("node-1", n.Limits())
+	p, err := planner.New("node-1", n.Limits())
 	errtest.Must(t, err)
 	next := node{n.Table, p}
 	next.adopt(t)

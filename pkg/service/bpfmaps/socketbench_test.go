@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 )
 
 // BenchmarkSockets reports the run time of the programs at UDP sockets per run, as the kernel
@@ -26,7 +27,7 @@ func BenchmarkSockets(b *testing.B) {
 	for _, endpoints := range []int{2, 100, 8000} {
 		b.Run(fmt.Sprint(endpoints, " endpoints"), func(b *testing.B) {
 			cgroup := nettest.NewCgroup(b)
-			n := start(b, benchConfig(b), func(p *service.Planner) {
+			n := start(b, benchConfig(b), func(p *planner.Planner) {
 				services, lists := many(1, endpoints, service.UDP)
 				p.PutService(services[0])
 				p.PutSlice(lists[0])

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
 
@@ -18,7 +19,7 @@ const chunk = 1 << 14
 // State returns the content of the table, for Planner.Adopt. It reads the backends up to the last
 // one that a frontend points to. Its Revision is the time since boot in nanoseconds: a table gets
 // less than one revision per nanosecond, and nothing that remembers a revision outlives the boot.
-func (t *Table) State() (service.MapContent, error) {
+func (t *Table) State() (planner.MapContent, error) {
 	s, err := readState(t.maps)
 	if err != nil {
 		return s, err
@@ -31,8 +32,8 @@ func (t *Table) State() (service.MapContent, error) {
 	return s, nil
 }
 
-func readState(maps map[string]*ebpf.Map) (_ service.MapContent, err error) {
-	s := service.MapContent{Frontends: make(map[service.FrontendKey]service.Frontend)}
+func readState(maps map[string]*ebpf.Map) (_ planner.MapContent, err error) {
+	s := planner.MapContent{Frontends: make(map[service.FrontendKey]service.Frontend)}
 	end := uint64(0)
 	err = errors.Join(
 		each(maps, mapFrontends, func(k service.FrontendKey, v service.Frontend) bool {
@@ -45,7 +46,7 @@ func readState(maps map[string]*ebpf.Map) (_ service.MapContent, err error) {
 			return true
 		}))
 	if err != nil {
-		return service.MapContent{}, err
+		return planner.MapContent{}, err
 	}
 
 	if end == 0 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
 	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
@@ -232,7 +233,7 @@ func (t *Table) Memory() Memory {
 func open(c Config, features probe.Features, all []*ebpf.CollectionSpec) (*Table, error) {
 	c = c.complete()
 	// The planner knows which sizes are valid.
-	if _, err := service.New("", c.Limits); err != nil {
+	if _, err := planner.New("", c.Limits); err != nil {
 		return nil, err
 	}
 	if err := bpfobj.MakeDir(c.Dir); err != nil {

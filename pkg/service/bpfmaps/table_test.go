@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
@@ -118,7 +119,7 @@ func TestRestart(t *testing.T) {
 		errtest.Must(t, n.Close())
 		table := opened(t, c)
 		defer table.Close()
-		p, _ := service.New("node-1", table.Limits())
+		p, _ := planner.New("node-1", table.Limits())
 		n = node{table, p}
 		n.adopt(t)
 		lab(p)

@@ -8,6 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 )
 
 // Beside another proxy the table has the ClusterIPs of the API servers' service. The other proxy
@@ -31,7 +32,7 @@ func TestAPIFeedTakesClusterIPsOnly(t *testing.T) {
 
 	var got service.View
 	nettest.Until(t, 10*time.Second, "the service is in the table", func() (has bool) {
-		if err := p.Ask(ctx, func(planner *service.Planner) {
+		if err := p.Ask(ctx, func(planner *planner.Planner) {
 			got, has = planner.View(name)
 		}); err != nil {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
 	"github.com/kubeveil/kubeveil/pkg/service/healthcheck"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -47,12 +48,12 @@ func TestFrontendsBeforeAnyList(t *testing.T) {
 			service.APIServer{}, "198.18.201.1:443"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			planner, err := service.New("node-1", limits)
+			p, err := planner.New("node-1", limits)
 			errtest.Must(t, err)
 
-			planner.SetAPIServer(c.maps)
+			p.SetAPIServer(c.maps)
 			table := newFakeTable()
-			errtest.Must(t, table.Apply(planner.Plan()))
+			errtest.Must(t, table.Apply(p.Plan()))
 
 			begin(t, table, func(o *ServiceConfig) {
 				o.API.Known = c.before

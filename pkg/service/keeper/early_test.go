@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -18,17 +19,22 @@ func TestServicesArePlannedWhileTheyAreListed(t *testing.T) {
 	before := table.written()
 	p.PutService(webService())
 	p.PutSlice(servicetest.ReadySlice(web, "http", 8080, "198.18.1.1"))
-	name := func(i int) service.Name { return service.Name{Namespace: "shop", Name: fmt.Sprint("s", i)} }
+	name := func(i int) service.Name {
+		return service.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}
+	}
+
 	for i := range early {
 		p.PutSlice(servicetest.ReadySlice(name(i), "http", 8080, "198.18.1.2"))
 	}
 	nettest.Until(t, 10*time.Second, "the planner has services", func() bool {
 		known := 0
-		if err := p.Ask(t.Context(), func(p *service.Planner) { known = p.Services() }); err != nil {
+		if err := p.Ask(t.Context(),
+			func(p *planner.Planner) { known = p.Services() }); err != nil {
 			t.Fatal(err)
 		}
 		return known == 1
 	})
+
 	for i := range early {
 		p.DeleteSlice(name(i), "1")
 	}

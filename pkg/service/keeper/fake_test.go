@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -41,10 +42,10 @@ var limits = service.Limits{Frontends: 1 << 10, BackendSlots: 1 << 12, SourceRan
 
 var errBroken = errors.New("the map is broken")
 
-func (f *fakeTable) State() (service.MapContent, error) {
+func (f *fakeTable) State() (planner.MapContent, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return service.MapContent{Frontends: maps.Clone(f.frontends), Backends: slices.Clone(f.slots),
+	return planner.MapContent{Frontends: maps.Clone(f.frontends), Backends: slices.Clone(f.slots),
 		SourceRanges: slices.Collect(maps.Keys(f.sources))}, nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -128,7 +129,7 @@ func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 // emptyTable is a service table without entries.
 type emptyTable struct{}
 
-func (emptyTable) State() (service.MapContent, error) { return service.MapContent{}, nil }
+func (emptyTable) State() (planner.MapContent, error) { return planner.MapContent{}, nil }
 func (emptyTable) Apply(service.Changes) error        { return nil }
 func (emptyTable) Attach() error                      { return nil }
 func (emptyTable) Fresh() bool                        { return false }
@@ -266,7 +267,7 @@ func TestFeatureEndsWithItsFeed(t *testing.T) {
 	if err := f.Run(t.Context()); !errors.Is(err, errBroken) {
 		t.Errorf("error %v, want %v", err, errBroken)
 	}
-	if err := k.Ask(t.Context(), func(*service.Planner) {}); !errors.Is(err, errEnded) {
+	if err := k.Ask(t.Context(), func(*planner.Planner) {}); !errors.Is(err, errEnded) {
 		t.Errorf("the Keeper continues: %v", err)
 	}
 }

@@ -7,11 +7,12 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 )
 
 // For the host, a trace of an address that leads to no API server has the same result as for pods.
 func TestTraceForTheHost(t *testing.T) {
-	p, err := service.New("node-1", service.DefaultLimits)
+	p, err := planner.New("node-1", service.DefaultLimits)
 	errtest.Must(t, err)
 	servers := []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:6443")}
 	p.SetAPIServer(service.APIServer{Backends: servers,

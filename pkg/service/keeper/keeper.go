@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
 	"github.com/kubeveil/kubeveil/pkg/service/healthcheck"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 )
 
 const (
@@ -39,7 +40,7 @@ const (
 // goroutine calls it.
 type ServiceMaps interface {
 	// State returns the content of the maps.
-	State() (service.MapContent, error)
+	State() (planner.MapContent, error)
 	// Apply writes changes in their order. After an error, State returns the content that was
 	// written.
 	Apply(changes service.Changes) error
@@ -104,7 +105,7 @@ type Keeper struct {
 
 // owned holds the state that only the goroutine of Begin, and then the loop of Run, may use.
 type owned struct {
-	planner *service.Planner
+	planner *planner.Planner
 	entry   service.APIServer // the entry 0 that the planner has
 	// late reports whether the programs wait for the first full table.
 	late  bool
@@ -121,7 +122,7 @@ type owned struct {
 
 // New returns a Keeper. It neither reads nor writes the table. The error is service.ErrLimits.
 func New(o ServiceConfig) (*Keeper, error) {
-	planner, err := service.New(o.Node, o.Limits)
+	planner, err := planner.New(o.Node, o.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +264,7 @@ var errEnded = errors.New("veild ends and no longer maintains the table of servi
 
 // Ask calls f with the planner between two turns and returns after f. An error means that f was not
 // called: ctx is done, or Run has ended.
-func (k *Keeper) Ask(ctx context.Context, f func(*service.Planner)) error {
+func (k *Keeper) Ask(ctx context.Context, f func(*planner.Planner)) error {
 	err := k.loop.Do(ctx, func() { f(k.own.planner) })
 	if errors.Is(err, loop.ErrEnded) {
 		return errEnded

@@ -13,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -311,8 +312,8 @@ func TestAsk(t *testing.T) {
 	p.PutService(webService())
 	p.Listed()
 	servicetest.Wait(t, "view", func() error {
-		views, err := service.List(service.Name{},
-			func(f func(*service.Planner)) error { return p.Ask(t.Context(), f) })
+		views, err := planner.List(service.Name{},
+			func(f func(*planner.Planner)) error { return p.Ask(t.Context(), f) })
 		errtest.Must(t, err)
 		if len(views) != 2 {
 			return fmt.Errorf("%d views, want entry 0 and a service", len(views))
@@ -320,7 +321,7 @@ func TestAsk(t *testing.T) {
 		return nil
 	})
 	stop()
-	if err := p.Ask(t.Context(), func(*service.Planner) {}); err == nil {
+	if err := p.Ask(t.Context(), func(*planner.Planner) {}); err == nil {
 		t.Error("a Keeper that ended answers")
 	}
 }

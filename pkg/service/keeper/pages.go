@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/vip"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
@@ -31,13 +32,13 @@ var errNotListed = errors.New("veild has not listed the services since it starte
 
 // Pages returns the admin socket's pages about services.
 func (f *Feature) Pages() map[string]admin.Page {
-	ask := func(look func(*service.Planner, *http.Request) (any, error)) admin.Page {
+	ask := func(look func(*planner.Planner, *http.Request) (any, error)) admin.Page {
 		return func(r *http.Request) (answer any, err error) {
 			if f.keeper == nil {
 				return nil, errNoServices
 			}
 			asked := f.keeper.Ask(r.Context(),
-				func(p *service.Planner) { answer, err = look(p, r) })
+				func(p *planner.Planner) { answer, err = look(p, r) })
 			switch {
 			case err == nil:
 			case !f.keeper.Status().Listed:
@@ -66,12 +67,12 @@ func (f *Feature) listServices(r *http.Request) (any, error) {
 			return nil, err
 		}
 	}
-	return service.List(after, func(look func(*service.Planner)) error {
+	return planner.List(after, func(look func(*planner.Planner)) error {
 		return f.keeper.Ask(r.Context(), look)
 	})
 }
 
-func showService(p *service.Planner, r *http.Request) (any, error) {
+func showService(p *planner.Planner, r *http.Request) (any, error) {
 	namespace, name, _ := strings.Cut(r.FormValue("name"), "/")
 	v, ok := p.View(service.Name{Namespace: namespace, Name: name})
 	if !ok {
@@ -81,7 +82,7 @@ func showService(p *service.Planner, r *http.Request) (any, error) {
 	return v, nil
 }
 
-func traceService(p *service.Planner, r *http.Request) (any, error) {
+func traceService(p *planner.Planner, r *http.Request) (any, error) {
 	addr, err := netip.ParseAddrPort(r.FormValue("addr"))
 	if err != nil {
 		return nil, err

@@ -20,9 +20,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
-	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -338,7 +338,7 @@ func TestClientOutsideWithTheGuardInForce(t *testing.T) {
 // addresses.
 func (l *linked) serve(t *testing.T, vips ...string) {
 	t.Helper()
-	p, err := service.New("node-1", servicetest.Limits)
+	p, err := planner.New("node-1", servicetest.Limits)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -23,7 +23,7 @@ func TestNarrowPathsAreToldOutside(t *testing.T) {
 		l := newLinked(t, withTCX)
 		l.ip(t, "link set veil0 mtu 1300", "route add 198.18.2.0/24 dev veil0",
 			"-6 route add fd42:1:0:2::/64 dev veil0")
-		p, err := service.New("node-1", servicetest.Limits)
+		p, err := planner.New("node-1", servicetest.Limits)
 		errtest.Must(t, err)
 
 		s := servicetest.Named("far")

@@ -6,7 +6,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -16,7 +16,7 @@ func TestBackendsOutsideTheClusterServeOutsiders(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
 		nettest.AddAddr(t, l.client, "u0", nettest.Prefixes("198.19.0.10/24", "fd42:9::10/64")...)
-		p, err := service.New("node-1", servicetest.Limits)
+		p, err := planner.New("node-1", servicetest.Limits)
 		errtest.Must(t, err)
 		s := servicetest.Named("database")
 		s.Ports[0].NodePort = 30080

@@ -20,7 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
-	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -122,7 +122,7 @@ func (r *routed) attachRouted(t *testing.T, hostRouting bool) {
 // put makes these pods the backends of the service.
 func (r *routed) put(t *testing.T, backends ...string) {
 	t.Helper()
-	p, err := service.New("node-1", servicetest.Limits)
+	p, err := planner.New("node-1", servicetest.Limits)
 	errtest.Must(t, err)
 	s, err := r.State()
 	errtest.Must(t, err)

@@ -17,8 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -197,7 +197,7 @@ func (l *linked) addFar(t *testing.T) {
 // 31080 and 31053.
 func (l *linked) serveHereAndFar(t *testing.T) {
 	t.Helper()
-	p, err := service.New("node-1", servicetest.Limits)
+	p, err := planner.New("node-1", servicetest.Limits)
 	errtest.Must(t, err)
 
 	p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))

@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
@@ -27,7 +28,7 @@ func serviceDaemon(t *testing.T, change func(*service.Service)) string {
 
 func serviceDaemonOn(t *testing.T, node string, change func(*service.Service)) string {
 	t.Helper()
-	p, err := service.New(node, service.Limits{
+	p, err := planner.New(node, service.Limits{
 		Frontends: 1 << 10, BackendSlots: 1 << 12,
 		SourceRanges: 1 << 8})
 	errtest.Must(t, err)
@@ -61,7 +62,7 @@ func serviceDaemonOn(t *testing.T, node string, change func(*service.Service)) s
 					return nil, err
 				}
 			}
-			return service.List(after, func(f func(*service.Planner)) error { f(p); return nil })
+			return planner.List(after, func(f func(*planner.Planner)) error { f(p); return nil })
 		},
 		telemetry.ServicePath: func(r *http.Request) (any, error) {
 			if r.FormValue("name") != name.String() {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/trace"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -81,7 +81,7 @@ func policyTrace(c verb.Call, socket, port, about string) error {
 	if about != "" {
 		query.Set("about", about)
 	}
-	var t keeper.Trace
+	var t trace.Trace
 	if err := verb.FetchPage(c.Ctx, socket, telemetry.PolicyTracePath+"?"+query.Encode(),
 		&t); err != nil {
 		return err
@@ -113,7 +113,7 @@ func parsePort(text string) (policy.Proto, uint16, error) {
 	return proto, uint16(port), nil
 }
 
-func showTrace(w io.Writer, t keeper.Trace) error {
+func showTrace(w io.Writer, t trace.Trace) error {
 	for i, p := range t.Paths {
 		if i > 0 {
 			fmt.Fprintln(w)
@@ -151,7 +151,7 @@ func showTrace(w io.Writer, t keeper.Trace) error {
 }
 
 // verdictOf returns in words the verdict of the sides that this node decides.
-func verdictOf(p keeper.Path) string {
+func verdictOf(p trace.Path) string {
 	allowed, elsewhere := true, false
 	for _, s := range p.Sides {
 		elsewhere = elsewhere || !s.Here && s.Pod != ""
@@ -167,7 +167,7 @@ func verdictOf(p keeper.Path) string {
 }
 
 // reasonOf returns the policies that decide the verdict of a side.
-func reasonOf(s keeper.Side) string {
+func reasonOf(s trace.Side) string {
 	switch {
 	case s.Cluster != "": // a ClusterNetworkPolicy decided, before or without NetworkPolicies
 	case len(s.Allowing) > 0:

@@ -14,12 +14,13 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/trace"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
 // traceDaemon is a veild that answers each trace with answer. It stores the query of the last one.
-func traceDaemon(t *testing.T, answer keeper.Trace, query *string) string {
+func traceDaemon(t *testing.T, answer trace.Trace, query *string) string {
 	t.Helper()
 	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]admin.Page{
 		telemetry.PolicyTracePath: func(r *http.Request) (any, error) {
@@ -29,32 +30,32 @@ func traceDaemon(t *testing.T, answer keeper.Trace, query *string) string {
 	})
 }
 
-func webTrace(ingress keeper.Side) keeper.Trace {
+func webTrace(ingress trace.Side) trace.Trace {
 	ingress.Direction, ingress.Pod, ingress.Here = "ingress", "shop/web", true
-	return keeper.Trace{Node: "node-1", From: "shop/client", To: "shop/web",
-		Differs: ingress.Differs, Paths: []keeper.Path{{
+	return trace.Trace{Node: "node-1", From: "shop/client", To: "shop/web",
+		Differs: ingress.Differs, Paths: []trace.Path{{
 			From: netip.MustParseAddr("198.18.2.9"), To: netip.MustParseAddr("198.18.1.2"),
-			Sides: []keeper.Side{{Direction: "egress", Pod: "shop/client",
+			Sides: []trace.Side{{Direction: "egress", Pod: "shop/client",
 				Why: "node node-2 decides it: run the command there"}, ingress}}}}
 }
 
 func TestPolicyTrace(t *testing.T) {
 	for name, c := range map[string]struct {
-		side   keeper.Side
+		side   trace.Side
 		want   []string
 		status int
 	}{
-		"allowed": {keeper.Side{Plan: "allow", Kernel: "allow", Rule: "in_c1: x return",
+		"allowed": {trace.Side{Plan: "allow", Kernel: "allow", Rule: "in_c1: x return",
 			Isolating: []string{"shop/deny", "shop/web"}, Allowing: []string{"shop/web"}},
 			[]string{"by node node-1: allowed here; another node also decides",
 				"egress   shop/client  elsewhere  elsewhere  node node-2 decides it",
 				"ingress  shop/web     allow      allow      allowed by shop/web",
 				"ingress decided by in_c1: x return"}, verb.ExitOK},
-		"denied": {keeper.Side{Plan: "policy_ingress", Kernel: "policy_ingress",
+		"denied": {trace.Side{Plan: "policy_ingress", Kernel: "policy_ingress",
 			Isolating: []string{"shop/deny"}, Why: "no rule of these policies allows it"},
 			[]string{": denied\n", "isolated by shop/deny; no rule of these policies allows it"},
 			verb.ExitOK},
-		"different": {keeper.Side{Plan: "policy_ingress", Kernel: "allow", Differs: true},
+		"different": {trace.Side{Plan: "policy_ingress", Kernel: "allow", Differs: true},
 			[]string{"ERROR ingress: the plan decides policy_ingress, the kernel allow"},
 			verb.ExitWrong},
 	} {
@@ -81,7 +82,7 @@ func TestPolicyTrace(t *testing.T) {
 
 func TestPolicyTraceForPrograms(t *testing.T) {
 	var query string
-	socket := traceDaemon(t, webTrace(keeper.Side{Plan: "allow", Differs: true}), &query)
+	socket := traceDaemon(t, webTrace(trace.Side{Plan: "allow", Differs: true}), &query)
 	var out bytes.Buffer
 	err := run(t.Context(), strings.Fields("policy trace shop/client 198.18.1.2 -p icmp -o json "+
 		"--socket "+socket), &out, io.Discard)
@@ -96,7 +97,7 @@ func TestPolicyTraceForPrograms(t *testing.T) {
 
 func TestPolicyTraceOfAnError(t *testing.T) {
 	var query string
-	socket := traceDaemon(t, webTrace(keeper.Side{Plan: "policy_related"}), &query)
+	socket := traceDaemon(t, webTrace(trace.Side{Plan: "policy_related"}), &query)
 	err := run(t.Context(), strings.Fields("policy trace shop/mute shop/client --error-about shop/web "+
 		"--socket "+socket), io.Discard, io.Discard)
 	if want := "about=shop%2Fweb&from=shop%2Fmute&port=0&protocol=1&to=shop%2Fclient"; err != nil ||

@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
+	"github.com/kubeveil/kubeveil/pkg/service/planner"
 )
 
 // node is a node with one pod and a link to each server.
@@ -119,7 +120,7 @@ func (n *node) translate(pins string) error {
 		return err
 	}
 	n.undo = append(n.undo, t.Close)
-	p, err := service.New("node", limits)
+	p, err := planner.New("node", limits)
 	if err != nil {
 		return err
 	}

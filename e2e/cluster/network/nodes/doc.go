@@ -1,5 +1,5 @@
 // Package nodes has the cases of the life of a node: installation, rollouts of daemons, changes of
-// keys, clocks and MTUs, power losses, joining and leaving, and uninstallation.
+// MTUs, power losses, joining and leaving, and uninstallation.
 //
 // Start reading at Install.
 package nodes

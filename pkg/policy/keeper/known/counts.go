@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/explain"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper/droplog"
 )
 
@@ -69,7 +70,7 @@ func (j *Judge) Allowed() (counts map[policy.RuleName]int, leftOut uint64, err e
 		}
 		f.FromPod, f.ToPod = side.egress, !side.egress
 		beyond := false
-		for _, r := range v.Planner.Allowing(plan, d, f) {
+		for _, r := range explain.Allowing(v.Planner, plan, d, f) {
 			if namespace := droplog.NamespaceOf(r.Policy); counts[r] == 0 {
 				if beyond = beyond || len(counts) >= droplog.MaxRules ||
 					rules[namespace] >= droplog.MaxRulesOf; beyond {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/explain"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper/droplog"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/trial"
@@ -112,14 +113,14 @@ func some(names []string) string {
 // denying returns the policies that deny a flow by a plan of p, and how many it does not name.
 func denying(p *planner.Planner, plan *policy.Plan, d policy.Direction, f policy.Flow) (
 	names []string, more int) {
-	if name, _ := p.Decider(plan, d, f); name != "" {
+	if name, _ := explain.Decider(p, plan, d, f); name != "" {
 		return []string{name}, 0
 	}
 	own := f.Dst
 	if d == policy.Egress {
 		own = f.Src
 	}
-	isolating := p.Isolating(plan, d, own)
+	isolating := explain.Isolating(p, plan, d, own)
 	return isolating.Some, isolating.More
 }
 
