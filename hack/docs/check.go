@@ -168,8 +168,11 @@ func (c *checker) history(p *page) {
 // ourManifests matches the folder of the manifests of this tree in a command.
 var ourManifests = regexp.MustCompile(`(?:^|[\s/])manifests/`)
 
-// commands checks that commands and configurations for users take the files of a release, because
-// users have no checkout.
+// anImageOfTheTree matches the tag of images that are built from a tree.
+var anImageOfTheTree = regexp.MustCompile(`\bkubeveil[a-z-]*:dev\b`)
+
+// commands checks that commands and configurations for users take the files and images of a
+// release, because users have no checkout.
 func (c *checker) commands(p *page) {
 	if !strings.HasPrefix(p.path, "docs/") || treeOf(p.path) == designs {
 		return
@@ -178,6 +181,9 @@ func (c *checker) commands(p *page) {
 		text := strings.ReplaceAll(l.text, "/etc/kubernetes/manifests/", "")
 		if l.code && ourManifests.MatchString(text) {
 			c.say(p.path, l.number, "users have no manifests/: take a file of the release")
+		}
+		if image := anImageOfTheTree.FindString(l.text); image != "" {
+			c.say(p.path, l.number, "users have no %s: take the image of a release, v0.1.0", image)
 		}
 	}
 }

@@ -58,6 +58,7 @@ func TestProblemsAreFound(t *testing.T) {
 		{"sentence of a list", "x\n* " + wrap(long), "docs/a.md:4: 27 words, split it"},
 		{"parts of a cell", "| " + strings.Repeat(strings.Repeat("x ", 20)+"; ", 2) + "|\n", ""},
 		{"manifests", "```sh\nkubectl apply -k manifests/csi\n```\n", "docs/a.md:4: users have no"},
+		{"image", "`registry.example/kubeveil-tools:dev`\n", "docs/a.md:3: users have no kubeveil-t"},
 		{"other manifests", "```sh\nls /etc/kubernetes/manifests/\n```\n`pkg/a/a.go`\n", ""},
 		{"path", "`pkg/b/a.go`\n", "docs/a.md:3: there is no pkg/b/a.go; write pkg/a/a.go"},
 		{"path in a command", "```sh\ngo run ./pkg/b\n```\n", "docs/a.md:4: there is no pkg/b"},

@@ -245,6 +245,22 @@ func TestUnknownImageIsRefused(t *testing.T) {
 	}
 }
 
+func TestProgramsNameTheToolsOfTheirRelease(t *testing.T) {
+	for tag, want := range map[string]string{
+		"localhost/kubeveil:dev":               "localhost/kubeveil-tools:dev",
+		"registry.example:5000/a/kubeveil:v1":  "registry.example:5000/a/kubeveil-tools:v1",
+		"registry.example/kubeveil:v0.1.0-rc1": "registry.example/kubeveil-tools:v0.1.0-rc1",
+	} {
+		if got, err := toolsBeside(tag); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", tag, got, err, want)
+		}
+	}
+	if _, err := toolsBeside("Registry/kubeveil:v 1"); err == nil ||
+		!strings.Contains(err.Error(), "--tag") {
+		t.Errorf("a tag that is none: %v", err)
+	}
+}
+
 func TestCommandLine(t *testing.T) {
 	var help bytes.Buffer
 	if _, err := read([]string{"-h"}, &help); !errors.Is(err, pflag.ErrHelp) ||

@@ -27,6 +27,7 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/kubeveil/kubeveil/internal/commandline"
@@ -103,6 +104,13 @@ func run(ctx context.Context, o order) error {
 	if o.version, err = versionScript(ctx, o.version); err != nil {
 		return err
 	}
+	if r.name == recipes[0].name {
+		tools, err := toolsBeside(o.tag)
+		if err != nil {
+			return err
+		}
+		stamps += " -X " + module + "pkg/remote.toolsImage=" + tools
+	}
 
 	d := description{Images: map[string]content{}}
 	images := make([]v1.Image, len(o.arches))
@@ -137,6 +145,16 @@ func versionScript(ctx context.Context, version string, args ...string) (string,
 		return "", fmt.Errorf("hack/version.sh: %w", err)
 	}
 	return strings.TrimSpace(string(out)), nil
+}
+
+// toolsBeside returns the name of the tools image that belongs to the image kubeveil with this tag.
+// Its programs use that image by default.
+func toolsBeside(tag string) (string, error) {
+	t, err := name.NewTag(tag)
+	if err != nil {
+		return "", fmt.Errorf("--tag: %w", err)
+	}
+	return t.Context().Name() + "-tools:" + t.TagStr(), nil
 }
 
 // imageFor returns the image for one architecture. Its programs are built in the folder root.

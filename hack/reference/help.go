@@ -12,12 +12,15 @@ import (
 // module is the path of this module.
 const module = "github.com/kubeveil/kubeveil"
 
+// ofRelease makes the programs name images as those of a release do, because readers have one.
+const ofRelease = "-X " + module + "/pkg/remote.toolsImage=localhost/kubeveil-tools:v0.1.0"
+
 // programs is the path of a folder with the built programs of the tree.
 type programs string
 
 // build builds all programs into the folder, like hack/build.sh, but without symbols.
 func (p programs) build() error {
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w",
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w "+ofRelease,
 		"-o", string(p), module+"/cmd/...", module+"/plugins/...")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -16,9 +16,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ToolsImage is the name of the tools image that `make images` builds. It contains veil-tools,
-// which is the entry point, and iperf3.
-const ToolsImage = "localhost/kubeveil-tools:dev"
+// toolsImage is set by the linker: -X github.com/kubeveil/kubeveil/pkg/remote.toolsImage=…
+var toolsImage = "localhost/kubeveil-tools:dev"
+
+// ToolsImage returns the name of the tools image, which contains veil-tools, its entry point, and
+// iperf3. For a program of a release it is the image of that release. Otherwise it is the image
+// that `make images` builds.
+func ToolsImage() string { return toolsImage }
 
 // Limits of the clients. The rates are high because suites start many pods at once and wait for all
 // of them.
@@ -34,7 +38,7 @@ const (
 
 // ConnectConfig configures Connect. The zero value is ready to use.
 type ConnectConfig struct {
-	// Image is the image of pods that name none. "" means ToolsImage.
+	// Image is the image of pods that name none. "" means ToolsImage().
 	Image string
 	// Canary is the string in all payloads that veil-tools sends from pods. "" means a random one.
 	Canary string
@@ -94,7 +98,7 @@ func newCluster(cfg *rest.Config, limit time.Duration, opts ConnectConfig) (*Clu
 	// Warnings of the API server concern its users' manifests, not the requests of this package.
 	cfg.WarningHandler = rest.NoWarnings{}
 
-	opts.Image = cmp.Or(opts.Image, ToolsImage)
+	opts.Image = cmp.Or(opts.Image, ToolsImage())
 	opts.Canary = cmp.Or(opts.Canary, NewCanary())
 	opts.Log = cmp.Or(opts.Log, slog.New(slog.DiscardHandler))
 	c := &Cluster{Server: cfg.Host, Config: cfg, ConnectConfig: opts}

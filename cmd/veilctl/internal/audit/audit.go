@@ -33,7 +33,7 @@ veilctl connectivity). Without --image, it leaves connectivity out.
 The files name nodes, pods and addresses of all tenants. They contain no secrets. Ctrl-C ends the
 run, and the files then show that it was interrupted. The exit status is 1 if a verdict is bad.`,
 		Example: `veilctl report --for 10m --out audit-2026-11
-veilctl report --for 1h --out audit --image registry.example/kubeveil-tools:v1
+veilctl report --for 1h --out audit --image registry.example/kubeveil-tools:v0.1.0
 jq -r '.notLookedAt[] | .what + ": " + .why' audit/result.json`,
 	}
 	fs := cmd.Flags()

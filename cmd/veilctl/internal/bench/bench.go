@@ -33,7 +33,7 @@ run it beside important traffic. The platform that the nodes report selects the 
 status is 1 if a gate is missed. With the default 10 seconds per sample and five rounds, it takes
 about an hour.`,
 		Example: `veilctl bench --kubeconfig ~/.kube/config --out bench
-veilctl bench --image registry.example/kubeveil-tools:dev --nodes worker-1,worker-2
+veilctl bench --image registry.example/kubeveil-tools:v0.1.0 --nodes worker-1,worker-2
 veilctl bench --rounds 1 --seconds 1 --churn -1s     # a first look, in a few minutes`,
 	}
 	fs := cmd.Flags()

@@ -26,7 +26,7 @@ type measuring struct {
 func (m *measuring) register(cmd *cobra.Command, out, sample string) {
 	fs := cmd.Flags()
 	m.access.Register(fs)
-	fs.StringVar(&m.image, "image", remote.ToolsImage, verb.ImageUsage)
+	fs.StringVar(&m.image, "image", remote.ToolsImage(), verb.ImageUsage)
 	fs.StringVar(&m.out, "out", out, "`folder` for result.json and the reports")
 	fs.IntVar(&m.seconds, "seconds", 10, sample)
 }

@@ -46,17 +46,17 @@ a flow is what was seen:
 First it sends traffic that must be seen in clear, from host to host. If it does not see that
 traffic, the other results would prove nothing, so it ends with an error.
 
-"make images" also builds the image kubeveil-tools. Push it to a registry of your nodes, and name it
-with --image. Two of the pods are on the host's network, with NET_RAW. The exit status is 0 if every
-flow had the promised verdict, otherwise 1.`,
-		Example: `veilctl connectivity --image registry.example/kubeveil-tools:v1
+The nodes need the image kubeveil-tools of the release: import it, or push it to a registry of
+theirs. If it has another name there, name it with --image. Two of the pods are on the host's
+network, with NET_RAW. The exit status is 0 if every flow had the promised verdict, otherwise 1.`,
+		Example: `veilctl connectivity --image registry.example/kubeveil-tools:v0.1.0
 veilctl connectivity --nodes worker-1,worker-2 --outside 192.0.2.80:80
 veilctl connectivity -o json | jq '.flows[] | select(.ok | not)'`,
 	}
 	fs := cmd.Flags()
 	var f walkFlags
 	f.access.Register(cmd.Flags())
-	fs.StringVar(&f.image, "image", remote.ToolsImage, verb.ImageUsage)
+	fs.StringVar(&f.image, "image", remote.ToolsImage(), verb.ImageUsage)
 	fs.StringVar(&f.options.Namespace, "namespace", connectivity.DefaultNamespace,
 		"beginning of the namespace's `name`")
 	fs.StringVar(&f.nodes, "nodes", "", verb.NodesUsage)

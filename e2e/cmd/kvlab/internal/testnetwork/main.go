@@ -103,7 +103,7 @@ func (a *arguments) flags() *pflag.FlagSet {
 	flags.StringVar(&a.out, "out", "out/e2e",
 		"`folder` of result.json and artefacts; emptied first")
 	flags.StringVar(&a.image, "image", "", "`name` of the image of the tools in pods (default "+
-		remote.ToolsImage+")")
+		remote.ToolsImage()+")")
 	flags.StringVar(&a.platform, "platform", bench.VM,
 		"platform of the nodes of --kubeconfig: vm, emulated, sev-snp, tdx, metal")
 	flags.StringVar(&a.releases, "releases", "",
