@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -44,86 +42,6 @@ func TestBillOfAnImage(t *testing.T) {
 	if diff := cmp.Diff(want, got.Dependencies); diff != "" {
 		t.Error(diff)
 	}
-}
-
-// checkBills compares the bills in the folder of a release with what Go's tools read from its
-// programs, and with debian.lock.
-func checkBills(t *testing.T, dir string) {
-	t.Helper()
-	for _, arch := range arches {
-		image := readBill(t, filepath.Join(dir, "kubeveil-linux-"+arch+billSuffix))
-		for _, p := range programs {
-			file := p + "-linux-" + arch
-			b := readBill(t, filepath.Join(dir, file+billSuffix))
-			want := modulesOf(t, filepath.Join(dir, file))
-			if diff := cmp.Diff(want, modules(b)); diff != "" {
-				t.Errorf("%s: go version -m and the bill (-want +got):\n%s", file, diff)
-			}
-			sum, err := sumOf(filepath.Join(dir, file))
-			errtest.Must(t, err)
-			if c := b.Metadata.Component; c.Hashes[0].Content != sum || c.Version != "v0.0.1" {
-				t.Errorf("%s: component %+v", file, c)
-			}
-			for _, m := range want {
-				if !slices.Contains(modules(image), m) {
-					t.Errorf("the image for %s lacks %s of %s", arch, m, p)
-				}
-			}
-		}
-
-		var got, locked []string
-		for _, name := range images {
-			for _, c := range readBill(t, filepath.Join(dir,
-				name+"-linux-"+arch+billSuffix)).Components {
-				if strings.HasPrefix(c.PURL, "pkg:deb/") {
-					got = append(got, strings.Join([]string{arch, c.Name, c.Version,
-						c.Hashes[0].Content}, " "))
-				}
-			}
-		}
-		for line := range strings.Lines(string(filetest.Read(t, "../image/debian.lock"))) {
-			if f := strings.Fields(line); f[0] == arch {
-				locked = append(locked, strings.Join(f[:4], " "))
-			}
-		}
-		slices.Sort(got)
-		slices.Sort(locked)
-		if diff := cmp.Diff(locked, slices.Compact(got)); diff != "" {
-			t.Errorf("debian.lock and the bills for %s (-want +got):\n%s", arch, diff)
-		}
-	}
-}
-
-func readBill(t *testing.T, path string) (b bill) {
-	t.Helper()
-	errtest.Must(t, json.Unmarshal(filetest.Read(t, path), &b))
-	return b
-}
-
-// modules returns the modules in a bill as PATH VERSION, without the standard library.
-func modules(b bill) (all []string) {
-	for _, c := range b.Components {
-		if c.Name != "std" && strings.HasPrefix(c.PURL, "pkg:golang/") && c.Type == "library" {
-			all = append(all, c.Name+" "+c.Version)
-		}
-	}
-	slices.Sort(all)
-	return all
-}
-
-// modulesOf returns the modules that `go version -m` prints for a program, as PATH VERSION.
-func modulesOf(t *testing.T, program string) (all []string) {
-	t.Helper()
-	out, err := exec.Command("go", "version", "-m", program).Output()
-	errtest.Must(t, err)
-	for line := range strings.Lines(string(out)) {
-		f := strings.Fields(line)
-		if len(f) >= 3 && f[0] == "dep" {
-			all = append(all, f[1]+" "+f[2])
-		}
-	}
-	slices.Sort(all)
-	return all
 }
 
 func TestSizesAboveTheLimitAreRefused(t *testing.T) {

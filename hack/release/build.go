@@ -29,13 +29,15 @@ var nodeFiles = []string{
 // images are the images of a release, as hack/image names them.
 var images = []string{"kubeveil", "kubeveil-csi", "kubeveil-tools"}
 
+// cyclonedx is the package of the program that reads bills from programs.
+const cyclonedx = "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod"
+
 // build writes all files of the release but checksums and signature into dir.
 func build(ctx context.Context, o order, dir string) error {
 	work := filepath.Join(filepath.Dir(dir), "build")
-	kustomize, cyclonedx := filepath.Join(work, "kustomize"), filepath.Join(work, "cyclonedx-gomod")
+	kustomize, bills := filepath.Join(work, "kustomize"), filepath.Join(work, "cyclonedx-gomod")
 	if err := o.step("tools", func() error {
-		const gomod = "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod"
-		return errors.Join(buildTool(ctx, o, cyclonedx, gomod),
+		return errors.Join(buildTool(ctx, o, bills, cyclonedx),
 			buildTool(ctx, o, kustomize, "sigs.k8s.io/kustomize/kustomize/v5"))
 	}); err != nil {
 		return err
@@ -47,7 +49,7 @@ func build(ctx context.Context, o order, dir string) error {
 			if built[image], err = buildImage(ctx, o, image, dir, work); err != nil {
 				return err
 			}
-			return writeBills(ctx, o, cyclonedx, image, dir, built[image])
+			return writeBills(ctx, o, bills, image, dir, built[image])
 		}); err != nil {
 			return err
 		}

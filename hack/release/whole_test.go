@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -25,7 +26,7 @@ import (
 const wholeEnv = "KUBEVEIL_RELEASE"
 
 // Two clones of this commit, in two folders, give the same release. verify.sh finds each change of
-// it, and each program and image is for its architecture.
+// it, each program and image is for its architecture, and each SBOM names what is in them.
 func TestTwoBuildsAreEqual(t *testing.T) {
 	how := os.Getenv(wholeEnv)
 	if how == "" {
@@ -56,17 +57,31 @@ func TestTwoBuildsAreEqual(t *testing.T) {
 	t.Logf("%s:\n%s", dir, sums[1])
 
 	checkFolder(t, dir, key+".pub")
-	checkBills(t, dir)
 	for _, p := range programs {
 		for _, arch := range arches {
 			program := filetest.Read(t, filepath.Join(dir, p+"-linux-"+arch))
 			checkMachine(t, p, arch, program)
+			checkProgramBill(t, filepath.Join(dir, p+"-linux-"+arch))
 		}
 	}
+	checkTools(t, dir)
 	archives, err := filepath.Glob(filepath.Join(dir, "*.tar"))
 	errtest.Must(t, err)
 	for _, a := range archives {
 		checkImages(t, dir, a)
+	}
+}
+
+// checkTools checks that veilctl uses the image of the tools of its own release.
+func checkTools(t *testing.T, dir string) {
+	t.Helper()
+	for _, verb := range []string{"connectivity", "bench"} {
+		out, err := exec.Command(filepath.Join(dir, "veilctl-linux-"+runtime.GOARCH), verb,
+			"-h").CombinedOutput()
+		if err != nil || !strings.Contains(string(out),
+			`(default "registry.example/kubeveil-tools:v0.0.1")`) {
+			t.Errorf("veilctl %s -h: %v:\n%s", verb, err, out)
+		}
 	}
 }
 
@@ -118,34 +133,46 @@ func checkImages(t *testing.T, dir, archive string) {
 	for i, arch := range arches {
 		img, err := index.Image(m.Manifests[i].Digest)
 		errtest.Must(t, err)
-		checkLayers(t, arch, img)
+		files, found := filesOf(t, img), 0
+		for name, file := range files {
+			if checkMachine(t, name, arch, file) {
+				found++
+			}
+		}
+		if found == 0 {
+			t.Errorf("%s for %s has no ELF file", image, arch)
+		}
+		checkImageBill(t, dir, image, arch, files)
 	}
 }
 
-// checkLayers checks each ELF file in an image.
-func checkLayers(t *testing.T, arch string, img v1.Image) {
+// filesOf returns the regular files of an image by their paths.
+func filesOf(t *testing.T, img v1.Image) map[string][]byte {
 	t.Helper()
 	layers, err := img.Layers()
 	errtest.Must(t, err)
-	found := 0
+	files := map[string][]byte{}
 	for _, l := range layers {
 		r, err := l.Uncompressed()
 		errtest.Must(t, err)
 		defer r.Close()
-		for tr := tar.NewReader(r); ; {
-			h, err := tr.Next()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			errtest.Must(t, err)
-			file, err := io.ReadAll(tr)
-			errtest.Must(t, err)
-			if checkMachine(t, h.Name, arch, file) {
-				found++
-			}
-		}
+		readTar(t, r, files)
 	}
-	if found == 0 {
-		t.Errorf("an image for %s has no ELF file", arch)
+	return files
+}
+
+// readTar adds the regular files of a tar archive to files.
+func readTar(t *testing.T, r io.Reader, files map[string][]byte) {
+	t.Helper()
+	for tr := tar.NewReader(r); ; {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		errtest.Must(t, err)
+		if h.Typeflag == tar.TypeReg {
+			files[h.Name], err = io.ReadAll(tr)
+			errtest.Must(t, err)
+		}
 	}
 }
