@@ -35,10 +35,10 @@ func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
 	tables := tablesOf(t, c)
 	for i, m := range c.Machines {
 		startVeild(ctx, t, m, tables[i], c.Lab.Family())
+		assignInside(ctx, t, m, tables[i])
 	}
 	first := c.Machines[0]
-	from, to := tables[0].table.Self.PodPrefixes[0].Addr().Next(),
-		tables[1].table.Self.PodPrefixes[0].Addr().Next()
+	from, to := tables[0].inside(), tables[1].inside()
 	ping := func(size int) error {
 		_, err := first.Exec(ctx, fmt.Sprintf("ping -n -M do -c 2 -i 0.3 -W 3 -s %d -I %s %s",
 			size-28, from, to))
@@ -116,8 +116,7 @@ func tablesOf(t *testing.T, c *vm.Cluster) []node {
 	return nodes
 }
 
-// startVeild runs veild on a machine without a kubelet, with a table from a file, and assigns the
-// machine an address inside the tunnel.
+// startVeild runs veild on a machine without a kubelet, with a table from a file.
 func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.Family) {
 	t.Helper()
 	root, err := buildtree.Root()
@@ -147,9 +146,17 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 	errtest.Must(t, m.PutFile(ctx, "/usr/local/bin/veild",
 		filepath.Join(root, "out/bin/veild")))
 
-	shell(ctx, t, m, fmt.Sprintf("chmod 700 /run/kubeveil; ip addr add %s/32 dev lo; systemctl "+
-		"daemon-reload; systemctl start veild",
-		n.table.Self.PodPrefixes[0].Addr().Next()))
+	shell(ctx, t, m, "chmod 700 /run/kubeveil && systemctl daemon-reload && systemctl start veild")
+}
+
+// inside returns the address that a machine gets inside the tunnel, by assignInside.
+func (n node) inside() netip.Addr { return n.table.Self.PodPrefixes[0].Addr().Next() }
+
+// assignInside assigns the machine an address inside the tunnel. The status of its veild then has
+// a problem, because the link with the address belongs to no pod.
+func assignInside(ctx context.Context, t *testing.T, m *vm.Machine, n node) {
+	t.Helper()
+	shell(ctx, t, m, fmt.Sprintf("ip addr add %s/32 dev lo", n.inside()))
 }
 
 // detour routes the machines' traffic to each other through the outside host, which has a smaller

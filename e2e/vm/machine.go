@@ -32,6 +32,9 @@ type Machine struct {
 
 	cluster *Cluster
 	process *lab.Process
+	// clock is the time that the machine's hardware clock has when it starts. The zero time means
+	// that of this host.
+	clock time.Time
 }
 
 // cpus is the number of processors of a machine.
@@ -115,7 +118,7 @@ func (c *Cluster) cpus() int {
 func (m *Machine) arguments() []string {
 	c := m.cluster
 	g := qemu.Guest{Name: m.Name, Accel: c.Accel, CPUs: c.cpus(), Kernel: c.image("vmlinuz"),
-		Initrd: c.image("initrd"), MTU: c.opts.UnderlayMTU,
+		Initrd: c.image("initrd"), MTU: c.opts.UnderlayMTU, Clock: m.clock, Monitor: m.monitor(),
 		Console: filepath.Join(m.Dir, "console.log"), Disks: []qemu.Disk{
 			qemu.Overlay("root", m.RootDisk()),
 			{ID: "seed", Drive: "format=raw,readonly=on,file=" + filepath.Join(m.Dir, "seed.tar")}}}

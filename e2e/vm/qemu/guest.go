@@ -3,6 +3,7 @@ package qemu
 import (
 	"crypto/sha256"
 	"fmt"
+	"time"
 )
 
 // memoryMB is the memory of a machine.
@@ -19,7 +20,12 @@ type Guest struct {
 	MTU int
 	// Console is the file with the output of the serial line.
 	Console string
-	Disks   []Disk
+	// Monitor is the path of the socket of Command.
+	Monitor string
+	// Clock is the time that the hardware clock has when the machine starts. The zero time means
+	// that of this host.
+	Clock time.Time
+	Disks []Disk
 }
 
 // Disk is a disk of a machine. The first is /dev/vda.
@@ -58,7 +64,11 @@ func (g Guest) Arguments() []string {
 		"-device", "virtio-net-pci,netdev=net0,mac="+g.hardwareAddr()+
 			fmt.Sprintf(",host_mtu=%d,", g.MTU)+noOffloads,
 		"-device", "virtio-rng-pci",
+		"-qmp", "unix:"+g.Monitor+",server=on,wait=off",
 		"-serial", "file:"+g.Console)
+	if !g.Clock.IsZero() {
+		args = append(args, "-rtc", "base="+g.Clock.UTC().Format("2006-01-02T15:04:05"))
+	}
 	for _, d := range g.Disks {
 		args = append(args, "-drive", "if=none,id="+d.ID+","+d.Drive, "-device",
 			"virtio-blk-pci,drive="+d.ID)
