@@ -3,11 +3,8 @@ package sites_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
@@ -30,6 +27,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
 	"github.com/kubeveil/kubeveil/e2e/lab/apiserver"
+	"github.com/kubeveil/kubeveil/e2e/lab/gate"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -60,7 +58,7 @@ type side struct {
 	pods, nodes []netip.Prefix
 	sites       []cluster.Site
 	credentials string // folder
-	gate        *gate
+	gate        *gate.Gate
 	stop        func() // of the veil-site that runs, or nil
 }
 
@@ -83,7 +81,9 @@ func newSide(ctx context.Context, t *testing.T, l *lab.Lab, name, pods, nodes st
 	_, err := l.Control.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{})
 	errtest.Must(t, err)
-	s.gate = newGate(t, l)
+	s.gate, err = gate.New(l.Control.Config)
+	errtest.Must(t, err)
+	t.Cleanup(func() { errtest.Check(t, s.gate.Close()) })
 	return s
 }
 
@@ -141,8 +141,7 @@ func (s *side) trust(ctx context.Context, t *testing.T, other *side, account, na
 	ca []byte) {
 	t.Helper()
 	k := clientcmdapi.NewConfig()
-	k.Clusters["c"] = &clientcmdapi.Cluster{Server: "https://" +
-		other.gate.listener.Addr().String(),
+	k.Clusters["c"] = &clientcmdapi.Cluster{Server: other.gate.URL(),
 		CertificateAuthorityData: ca}
 	k.AuthInfos["u"] = &clientcmdapi.AuthInfo{
 		Token: other.token(ctx, t, link.NamespacePrefix+s.name, account)}
@@ -175,75 +174,6 @@ func (s *side) start(ctx context.Context) {
 	go func() { defer close(done); l.Run(ctx) }()
 	s.stop = sync.OnceFunc(func() { cancel(); <-done })
 	t.Cleanup(s.stop)
-}
-
-// gate forwards connections from the loopback to the API server of a lab.
-type gate struct {
-	listener net.Listener
-	mu       sync.Mutex
-	closed   bool
-	open     map[net.Conn]bool
-}
-
-func newGate(t *testing.T, l *lab.Lab) *gate {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	errtest.Must(t, err)
-	u, err := url.Parse(l.Control.Config.Host)
-	errtest.Must(t, err)
-	g := &gate{listener: listener, open: map[net.Conn]bool{}}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() { g.forward(l, u.Host, c) })
-		}
-	})
-	t.Cleanup(func() { listener.Close(); g.set(true); wg.Wait() })
-	return g
-}
-
-func (g *gate) forward(l *lab.Lab, host string, c net.Conn) {
-	defer c.Close()
-	server, err := l.Control.Config.Dial(context.Background(), "tcp", host)
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	g.mu.Lock()
-	if g.closed {
-		g.mu.Unlock()
-		return
-	}
-	g.open[c], g.open[server] = true, true
-	g.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, pair := range [][2]net.Conn{{c, server}, {server, c}} {
-		wg.Go(func() {
-			_, _ = io.Copy(pair[0], pair[1]) // ends with the connection
-			pair[0].Close()
-		})
-	}
-	wg.Wait()
-	g.mu.Lock()
-	delete(g.open, c)
-	delete(g.open, server)
-	g.mu.Unlock()
-}
-
-// set closes or opens the gate. Closing ends all connections.
-func (g *gate) set(closed bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.closed = closed
-	for c := range g.open {
-		if closed {
-			c.Close()
-		}
-	}
 }
 
 // export exports the Service shop/NAME of port 80 with endpoints at these addresses.

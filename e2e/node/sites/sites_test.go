@@ -280,7 +280,7 @@ func (p pair) rights(ctx context.Context, t *testing.T) {
 // While API server b is away, everything stays, also in a veil-site that starts. What happened
 // meanwhile is made up for.
 func (p pair) away(ctx context.Context, t *testing.T) {
-	p.b.gate.set(true)
+	p.b.gate.Set(true)
 	p.a.stop()
 	p.a.start(ctx)
 	until(ctx, t, "the link is not readable", func() error {
@@ -318,7 +318,7 @@ func (p pair) away(ctx context.Context, t *testing.T) {
 		}
 		return nil
 	})
-	p.b.gate.set(false)
+	p.b.gate.Set(false)
 	begin := time.Now()
 	until(ctx, t, "web is gone in a", func() error { return p.a.gone(ctx, "web") })
 	t.Logf("an unexport while the API server was away took %v", time.Since(begin))

@@ -44,8 +44,7 @@ func newConsole(ctx context.Context, t *testing.T, p pair) *console {
 		errtest.Must(t, err)
 
 		c.kubeconfigs[i] = filepath.Join(t.TempDir(), "kubeconfig-"+s.name)
-		s.writeKubeconfig(ctx, t, c.kubeconfigs[i], "https://"+s.gate.listener.Addr().String(),
-			"admin")
+		s.writeKubeconfig(ctx, t, c.kubeconfigs[i], s.gate.URL(), "admin")
 	}
 	return c
 }
@@ -117,7 +116,7 @@ func TestVeilctlLinksClusters(t *testing.T) {
 	c.run(ctx, t, "site link --kubeconfig KUBECONFIG-A --from KUBECONFIG-A",
 		"names the same cluster")
 	c.run(ctx, t, "site link "+aToB, "loopback address", "--server")
-	server := func(s *side) string { return " --server https://" + s.gate.listener.Addr().String() }
+	server := func(s *side) string { return " --server " + s.gate.URL() }
 	c.run(ctx, t, "site link "+aToB+server(p.b), "no Ready node")
 	if _, err := p.b.Control.Client.CoreV1().Namespaces().Get(ctx, link.NamespacePrefix+"a",
 		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
