@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
@@ -106,6 +108,7 @@ func (p pair) imported(ctx context.Context, t *testing.T) {
 		return nil
 	})
 
+	p.copied(ctx, t)
 	svc, err := p.a.Control.Client.CoreV1().Services("shop").Get(ctx, mirror.DerivedName("web"),
 		metav1.GetOptions{})
 	errtest.Must(t, err)
@@ -132,6 +135,45 @@ func (p pair) imported(ctx context.Context, t *testing.T) {
 
 	p.b.unexport(ctx, t, "db")
 	until(ctx, t, "db is not served any more", func() error { return p.a.gone(ctx, "db") })
+}
+
+// copied checks that an import gets the labels and annotations that its export lists, and no other.
+// The export shows what is not copied. A label that a user adds is removed, and the user's
+// preference stays.
+func (p pair) copied(ctx context.Context, t *testing.T) {
+	t.Helper()
+	patch := func(s *side, kind schema.GroupVersionResource, text string) {
+		t.Helper()
+		_, err := s.Control.Dynamic.Resource(kind).Namespace("shop").Patch(ctx, "web",
+			types.MergePatchType, []byte(text), metav1.PatchOptions{})
+		errtest.Must(t, err)
+	}
+	patch(p.a, imports, `{"metadata":{"labels":{"mine":"x"},"annotations":{"kubeveil.io/prefer":"local"}}}`)
+	patch(p.b, exports, `{"metadata":{"labels":{"own":"x"}},"spec":{"exportedLabels":{"team":"b",`+
+		`"kubeveil.io/x":"y"},"exportedAnnotations":{"example.com/note":"n"}}}`)
+	until(ctx, t, "labels are copied", func() error {
+		i, _, err := p.a.served(ctx, "web")
+		if err != nil || len(i.Labels) != 2 || i.Labels["team"] != "b" || len(i.Annotations) != 3 ||
+			i.Annotations["example.com/note"] != "n" ||
+			i.Annotations[mirror.PreferAnnotation] != mirror.PreferLocal {
+			return fmt.Errorf("labels %q, annotations %q: %w", i.Labels, i.Annotations, err)
+		}
+		c, err := p.b.conditions(ctx, exports, "shop", "web")
+		if err != nil || !strings.HasPrefix(c["Ready"], `True Exported: the label "kubeveil.io/x" `+
+			"is not copied: names in the domain kubeveil.io are reserved") {
+			return fmt.Errorf("conditions %q: %w", c, err)
+		}
+		return nil
+	})
+	patch(p.b, exports, `{"spec":{"exportedLabels":null,"exportedAnnotations":null}}`)
+	patch(p.a, imports, `{"metadata":{"annotations":{"kubeveil.io/prefer":null}}}`)
+	until(ctx, t, "labels are removed again", func() error {
+		i, _, err := p.a.served(ctx, "web")
+		if err != nil || len(i.Labels) != 1 || len(i.Annotations) != 1 {
+			return fmt.Errorf("labels %q, annotations %q: %w", i.Labels, i.Annotations, err)
+		}
+		return nil
+	})
 }
 
 // gone returns an error if an object of the import shop/NAME is left.

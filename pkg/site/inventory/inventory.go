@@ -43,6 +43,10 @@ type (
 		Created     time.Time
 		Annotations map[string]string
 		Conditions  []metav1.Condition
+		// Copied are the labels and annotations for its import. NotCopied are sentences about
+		// others, at most maxNotCopied.
+		CopiedLabels, CopiedAnnotations map[string]string
+		NotCopied                       []string
 	}
 	// Service is a Service. Spec is empty if only the name is needed.
 	Service struct {
@@ -58,7 +62,7 @@ type (
 	// Import is a ServiceImport. First and PreferLocal are fields of mirror.Existing.
 	Import struct {
 		Meta
-		Object      mcs.ServiceImport // Annotations, Spec and Status are set
+		Object      mcs.ServiceImport // Labels, Annotations, Spec and Status are set
 		First       map[string]time.Time
 		PreferLocal bool
 	}
@@ -306,12 +310,24 @@ func parseExport(o *object.Object) Export {
 	} else if o.AnnotationsExcess { // It may be among those that were not read.
 		e.Annotations[cluster.SitesAnnotation] = ""
 	}
+	var spec mcs.ServiceExportSpec
+	if err := object.Unmarshal(o.Spec, &spec); err == nil {
+		var left []string
+		e.CopiedLabels, e.CopiedAnnotations, left = record.Copied(spec.ExportedLabels,
+			spec.ExportedAnnotations)
+		e.NotCopied = slices.Clone(left[:min(len(left), maxNotCopied)])
+	} else if len(o.Spec) > 0 {
+		e.NotCopied = []string{"no label or annotation is copied: the spec is malformed or too large"}
+	}
 	var status mcs.ServiceExportStatus
 	if object.Unmarshal(o.Status, &status) == nil {
 		e.Conditions = status.Conditions
 	}
 	return e
 }
+
+// maxNotCopied bounds Export.NotCopied.
+const maxNotCopied = 4
 
 // parseService leaves the spec empty if it is malformed, or not needed. Such a Service has no port,
 // so it is not exported.
@@ -347,7 +363,8 @@ func parseImport(o *object.Object) Import {
 	e := Import{Meta: metaOf(o, mirror.ManagedByLabel)}
 	first := o.Annotations[mirror.FirstAnnotation]
 	e.PreferLocal = o.Annotations[mirror.PreferAnnotation] == mirror.PreferLocal
-	e.Object.Annotations = map[string]string{mirror.FirstAnnotation: first}
+	e.Object.Labels, e.Object.Annotations, _ = record.Copied(o.Labels, o.Annotations)
+	e.Object.Annotations[mirror.FirstAnnotation] = first
 	if json.Unmarshal([]byte(first), &e.First) != nil {
 		e.First = nil
 	}

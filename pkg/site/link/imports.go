@@ -108,7 +108,7 @@ func (l *Linker) writeImport(ctx context.Context, w *writer, now inventory.State
 	has := now.Imports[k]
 	want.ResourceVersion = has.Version
 	if has.Version == "" || !equality.Semantic.DeepEqual(has.Object.Spec, want.Spec) ||
-		has.Object.Annotations[mirror.FirstAnnotation] != want.Annotations[mirror.FirstAnnotation] {
+		!mirror.SameMeta(has.Object, *want) {
 		w.put(ctx, object.ServiceImports, k, has.Version, want)
 		return // the status follows in the next round
 	}

@@ -212,7 +212,8 @@ func (l *Linker) input(now inventory.State) publish.Input {
 			continue // It is not known whether its Service exists.
 		}
 		in.Exports = append(in.Exports, publish.Export{Key: k, Created: e.Created,
-			Annotations: e.Annotations})
+			Annotations: e.Annotations, CopiedLabels: e.CopiedLabels,
+			CopiedAnnotations: e.CopiedAnnotations})
 		if s, exists := now.Services[k]; exists {
 			in.Services[k] = &publish.Service{Spec: s.Spec, Derived: s.Ours}
 		}
@@ -252,14 +253,14 @@ func (l *Linker) mirrorInput(now inventory.State, in publish.Input) mirror.Input
 
 	for _, e := range in.Exports {
 		if s := in.Services[e.Key]; s != nil && s.Exportable() == "" && out.Namespaces[e.Namespace] {
-			r, _ := s.Record(nil)
+			r, _ := e.Record(s, nil)
 			out.Own[e.Key] = mirror.Own{Created: e.Created, Service: r}
 		}
 	}
 	for k, i := range now.Imports {
 		if i.Ours {
 			out.Existing[k] = mirror.Existing{First: i.First,
-				Service: mirror.ServiceOf(i.Object.Spec), PreferLocal: i.PreferLocal}
+				Service: mirror.ServiceOf(i.Object), PreferLocal: i.PreferLocal}
 		}
 	}
 	for _, s := range l.Sites {

@@ -121,6 +121,9 @@ func (l *Linker) writeExports(ctx context.Context, w *writer, now inventory.Stat
 		}
 		ready := condition(string(mcs.ServiceExportConditionReady),
 			string(mcs.ServiceExportReasonExported), string(mcs.ServiceExportReasonFailed), problem)
+		if problem == "" {
+			ready.Message = clipped(strings.Join(e.NotCopied, ". "))
+		}
 
 		conflict := metav1.Condition{Type: string(mcs.ServiceExportConditionConflict),
 			Status: metav1.ConditionFalse, Reason: string(mcs.ServiceExportReasonNoConflicts)}

@@ -3,6 +3,7 @@ package mirror
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -64,7 +65,7 @@ func merge(sources []*Source) *Import {
 		m.Reasons = slices.Compact(m.Reasons)
 		m.Conflict = fmt.Sprintf("the exports of %s differ from the export of %s, which is the "+
 			"oldest and decides: make the Services "+
-			"alike", strings.Join(differ, ", "), oldest.Cluster)
+			"and exports alike", strings.Join(differ, ", "), oldest.Cluster)
 	}
 	return m
 }
@@ -80,8 +81,10 @@ func differences(a, b *record.Service) (reasons []string) {
 		mcs.ServiceExportReasonInternalTrafficPolicyConflict: a.InternalLocal != b.InternalLocal,
 		mcs.ServiceExportReasonTrafficDistributionConflict: a.TrafficDistribution !=
 			b.TrafficDistribution,
-		mcs.ServiceExportReasonIPFamilyConflict: a.V4 != b.V4 || a.V6 != b.V6,
-		mcs.ServiceExportReasonPortConflict:     !slices.Equal(a.Ports, b.Ports),
+		mcs.ServiceExportReasonIPFamilyConflict:    a.V4 != b.V4 || a.V6 != b.V6,
+		mcs.ServiceExportReasonPortConflict:        !slices.Equal(a.Ports, b.Ports),
+		mcs.ServiceExportReasonLabelsConflict:      !maps.Equal(a.Labels, b.Labels),
+		mcs.ServiceExportReasonAnnotationsConflict: !maps.Equal(a.Annotations, b.Annotations),
 	} {
 		if differ {
 			reasons = append(reasons, string(reason))

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -89,7 +90,9 @@ func (m *Import) ServiceImport(k record.Key, ips []string) (*mcs.ServiceImport, 
 	if err != nil {
 		return nil, fmt.Errorf("encode import %s: %w", k, err)
 	}
+	maps.Copy(s.Labels, m.Service.Labels)
 	s.Annotations = map[string]string{FirstAnnotation: string(text)}
+	maps.Copy(s.Annotations, m.Service.Annotations)
 	if m.PreferLocal {
 		s.Annotations[PreferAnnotation] = PreferLocal
 	}
@@ -148,13 +151,23 @@ func (m *Import) internal() *corev1.ServiceInternalTrafficPolicy {
 	return &policy
 }
 
-// ServiceOf returns the service that a ServiceImport with this spec describes, without endpoints.
-func ServiceOf(spec mcs.ServiceImportSpec) *record.Service {
+// SameMeta reports whether two ServiceImports have the same copied labels and annotations, and the
+// same Existing.First.
+func SameMeta(a, b mcs.ServiceImport) bool {
+	x, y := ServiceOf(a), ServiceOf(b)
+	return maps.Equal(x.Labels, y.Labels) && maps.Equal(x.Annotations, y.Annotations) &&
+		a.Annotations[FirstAnnotation] == b.Annotations[FirstAnnotation]
+}
+
+// ServiceOf returns the service that a ServiceImport describes, without endpoints.
+func ServiceOf(i mcs.ServiceImport) *record.Service {
+	spec := i.Spec
 	s := &record.Service{Headless: spec.Type == mcs.Headless,
 		V4: slices.Contains(spec.IPFamilies, corev1.IPv4Protocol),
 		V6: slices.Contains(spec.IPFamilies, corev1.IPv6Protocol),
 		InternalLocal: spec.InternalTrafficPolicy != nil &&
 			*spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal}
+	s.Labels, s.Annotations, _ = record.Copied(i.Labels, i.Annotations)
 	if spec.TrafficDistribution != nil {
 		s.TrafficDistribution = *spec.TrafficDistribution
 	}

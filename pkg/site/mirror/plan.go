@@ -237,6 +237,9 @@ func (in Input) planServices(s Site, r *Report, sources map[record.Key][]*Source
 
 		accepted := *s.Services[k]
 		accepted.Slices = nil
+		if accepted.NotCopied != "" {
+			r.refuse(1, "service %s: %s", k, accepted.NotCopied)
+		}
 		for _, slice := range s.Services[k].Slices {
 			kept := slice
 			kept.Endpoints = nil

@@ -87,7 +87,7 @@ func TestSiteIsMirrored(t *testing.T) {
 	if i.Spec.IPs[0] != "10.96.0.9" || i.Status.Clusters[0].Cluster != "b" {
 		t.Errorf("import %+v", i)
 	}
-	if got := mirror.ServiceOf(i.Spec); !slices.Equal(got.Ports, m.Service.Ports) || !got.V4 ||
+	if got := mirror.ServiceOf(*i); !slices.Equal(got.Ports, m.Service.Ports) || !got.V4 ||
 		got.V6 {
 		t.Errorf("the import describes %+v", got)
 	}
@@ -208,7 +208,7 @@ func TestUnreadSiteIsKept(t *testing.T) {
 	i, err := first.Imports[web].ServiceImport(web, nil)
 	errtest.Must(t, err)
 	existing := mirror.Existing{First: map[string]time.Time{"b": now},
-		Service: mirror.ServiceOf(i.Spec)}
+		Service: mirror.ServiceOf(*i)}
 
 	in.Existing = map[record.Key]mirror.Existing{web: existing}
 	in.Sites[0].Head = nil

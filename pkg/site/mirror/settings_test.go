@@ -43,7 +43,7 @@ func TestImportHasTheSettingsOfTheService(t *testing.T) {
 				d.SessionAffinity != is.SessionAffinity {
 				t.Errorf("import %+v, derived Service %+v", is, d)
 			}
-			if got := mirror.ServiceOf(is); got.InternalLocal != c.local ||
+			if got := mirror.ServiceOf(*i); got.InternalLocal != c.local ||
 				got.TrafficDistribution != c.distribution || got.AffinitySeconds != c.affinity {
 				t.Errorf("the import describes %+v", got)
 			}
@@ -112,6 +112,12 @@ func TestConflictsNameTheReasonAndTheClusters(t *testing.T) {
 		"TrafficDistributionConflict":   func(s *record.Service) { s.TrafficDistribution = "x" },
 		"IPFamilyConflict":              func(s *record.Service) { s.V6 = true },
 		"PortConflict":                  func(s *record.Service) { s.Ports[0].Port++ },
+		"LabelsConflict": func(s *record.Service) {
+			s.Labels = map[string]string{"team": "b"}
+		},
+		"AnnotationsConflict": func(s *record.Service) {
+			s.Annotations = map[string]string{"note": "b"}
+		},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			in := input()
@@ -149,5 +155,49 @@ func TestNodesOfOtherClustersAreNotNamed(t *testing.T) {
 		if from == "a" && (node == nil || *node != "node-1") || from == "b" && node != nil {
 			t.Errorf("endpoint of %s: %+v", from, s.Endpoints[0])
 		}
+	}
+}
+
+// An import has the labels and annotations of its oldest export, also while the site is not read.
+// Other labels of the import are removed. The user's preference stays.
+func TestImportHasTheLabelsOfTheExport(t *testing.T) {
+	labels, notes := map[string]string{"team": "b"}, map[string]string{"example.com/note": "n"}
+	in := input()
+	in.Sites[0].Services[web].Labels, in.Sites[0].Services[web].Annotations = labels, notes
+	in.Existing = map[record.Key]mirror.Existing{web: {PreferLocal: true}}
+	i, err := mirror.Plan(in).Imports[web].ServiceImport(web, nil)
+	errtest.Must(t, err)
+	if i.Labels["team"] != "b" || i.Labels[mirror.ManagedByLabel] != mirror.ManagedBy ||
+		i.Annotations["example.com/note"] != "n" || i.Annotations[mirror.PreferAnnotation] == "" ||
+		i.Annotations[mirror.FirstAnnotation] == "" {
+		t.Errorf("labels %v, annotations %v", i.Labels, i.Annotations)
+	}
+
+	in.Sites[0].Head = nil // not read
+	in.Existing[web] = mirror.Existing{First: map[string]time.Time{"b": now},
+		Service: mirror.ServiceOf(*i)}
+	again, err := mirror.Plan(in).Imports[web].ServiceImport(web, nil)
+	errtest.Must(t, err)
+	if !mirror.SameMeta(*i, *again) {
+		t.Errorf("not read: labels %v, annotations %v", again.Labels, again.Annotations)
+	}
+	again.Annotations[mirror.PreferAnnotation] = mirror.PreferLocal
+	if !mirror.SameMeta(*i, *again) {
+		t.Error("the user's preference counts as a difference")
+	}
+	again.Labels["mine"] = "x"
+	if mirror.SameMeta(*i, *again) {
+		t.Error("another label does not count as a difference")
+	}
+}
+
+// A label that a site may not give is refused and shown. The service is imported.
+func TestReservedLabelsOfASiteAreShown(t *testing.T) {
+	in := input()
+	in.Sites[0].Services[web].NotCopied = "the label x is not copied"
+	out := mirror.Plan(in)
+	if r := out.Reports["b"]; r.Refused != 1 || r.Imports != 1 ||
+		!slices.Equal(r.Problems, []string{"service shop/web: the label x is not copied"}) {
+		t.Errorf("%+v", r)
 	}
 }

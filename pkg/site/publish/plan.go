@@ -151,8 +151,7 @@ func (in Input) candidates(site cluster.Site) (all []candidate) {
 		svc := in.Services[e.Key]
 		if svc != nil && svc.Exportable() == "" && cluster.ExportedTo(e.Annotations, site.Name) {
 			c := candidate{Export: e}
-			c.service, c.left = svc.Record(in.PodRanges)
-			c.service.Created = e.Created
+			c.service, c.left = e.Record(svc, in.PodRanges)
 			all = append(all, c)
 		}
 	}

@@ -16,6 +16,16 @@ type Export struct {
 	record.Key
 	Created     time.Time
 	Annotations map[string]string
+	// CopiedLabels and CopiedAnnotations are those for its import, within the bounds of
+	// record.Copied.
+	CopiedLabels, CopiedAnnotations map[string]string
+}
+
+// Record returns the content of a SiteRecord for the export of s, as Service.Record does.
+func (e Export) Record(s *Service, ranges []netip.Prefix) (r *record.Service, left int) {
+	r, left = s.Record(ranges)
+	r.Created, r.Labels, r.Annotations = e.Created, e.CopiedLabels, e.CopiedAnnotations
+	return r, left
 }
 
 // Service is a Service and its EndpointSlices.

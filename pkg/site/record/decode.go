@@ -61,6 +61,7 @@ func Decode(name string, raw []byte) (r Record, err error) {
 			return r, fmt.Errorf("%q does not name a namespace and a service", name)
 		}
 		r.Service, err = s.Service, s.Service.check()
+		r.Service.copied()
 	default:
 		err = errors.New("the spec does not have the content that the name stands for")
 	}
@@ -122,6 +123,15 @@ func (s *Service) check() error {
 		}
 	}
 	return nil
+}
+
+// copied leaves out labels and annotations that are not copied.
+func (s *Service) copied() {
+	var left []string
+	s.Labels, s.Annotations, left = Copied(s.Labels, s.Annotations)
+	if len(left) > 0 {
+		s.NotCopied = left[0]
+	}
 }
 
 // isPrefixed reports whether s is a label with an optional prefix, or "".

@@ -88,7 +88,9 @@ func TestEncode(t *testing.T) {
 	k := record.Key{Namespace: "shop", Name: "web"}
 	want := record.Service{V4: true, AffinitySeconds: 10, InternalLocal: true,
 		TrafficDistribution: "PreferClose", Created: time.Unix(1000, 0).UTC(),
-		Ports: []record.Port{{Protocol: "TCP", Port: 80, AppProtocol: "kubernetes.io/h2c"}},
+		Labels:      map[string]string{"team": "a"},
+		Annotations: map[string]string{"example.com/note": "two\nlines"},
+		Ports:       []record.Port{{Protocol: "TCP", Port: 80, AppProtocol: "kubernetes.io/h2c"}},
 		Slices: []record.Slice{{Ports: []record.Port{{Protocol: "TCP", Port: 8080}},
 			Endpoints: []record.Endpoint{{Address: netip.MustParseAddr("10.245.1.5"),
 				Node:  "node-1",
@@ -112,13 +114,15 @@ func TestEncode(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add("node.n-1", []byte(`{"node":`+node+`}`))
 	f.Add("service.shop.web", []byte(endpoint(`"address":"10.245.1.5","hostname":"a"`)))
+	f.Add("service.shop.web", []byte(`{"service":{"headless":true,"labels":{"a":"b"}}}`))
 	f.Add("head", []byte(`{"head":{"podRanges":["10.245.0.0/16"]}}`))
 	f.Fuzz(func(t *testing.T, name string, raw []byte) {
 		r, err := record.Decode(name, raw)
 		if err != nil {
 			return
 		}
-		if r.Service != nil && r.Service.Endpoints() > record.MaxEndpoints ||
+		if r.Service != nil && (r.Service.Endpoints() > record.MaxEndpoints ||
+			len(r.Service.Labels)+len(r.Service.Annotations) > record.MaxCopied) ||
 			r.Claim != nil && (len(r.Addrs) == 0 || r.Node == "") {
 			t.Errorf("%s: %+v", name, r)
 		}

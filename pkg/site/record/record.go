@@ -67,7 +67,12 @@ type Service struct {
 	InternalLocal bool `json:"internalLocal,omitempty"`
 	// TrafficDistribution is the hint of that name, or "".
 	TrafficDistribution string `json:"trafficDistribution,omitempty"`
-	Ports               []Port `json:"ports,omitempty"`
+	// Labels and Annotations are those that the export gives to its import. Decode leaves out those
+	// that Copied leaves out. NotCopied is a sentence about the first of them, or "".
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	NotCopied   string            `json:"-"`
+	Ports       []Port            `json:"ports,omitempty"`
 	// V4 and V6 report whether the service has the family.
 	V4     bool    `json:"v4,omitempty"`
 	V6     bool    `json:"v6,omitempty"`
