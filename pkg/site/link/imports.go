@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 	"github.com/kubeveil/kubeveil/pkg/site/inventory"
 	"github.com/kubeveil/kubeveil/pkg/site/mirror"
@@ -68,7 +66,7 @@ func (l *Linker) removeImports(ctx context.Context, w *writer, now inventory.Sta
 		return removalsOf(payers[record.Key{Namespace: k.Namespace, Name: now.Slices[k].Service}])
 	}) {
 		s := now.Slices[k]
-		if s.Ours && !wanted[k] && !l.keeps(out, k.Namespace, s.Slice) {
+		if s.Ours && !wanted[k] {
 			w.remove(ctx, object.AllSlices, k, s.Version)
 		}
 	}
@@ -188,26 +186,4 @@ func (l *Linker) writeSlice(ctx context.Context, w *writer, now inventory.State,
 	}
 	want.ResourceVersion = has.Version
 	w.put(ctx, object.AllSlices, k, has.Version, want)
-}
-
-// keeps reports whether a slice stays although its site cannot be read: the site is still a source
-// of the import, and its ranges still contain all addresses.
-func (l *Linker) keeps(out mirror.Output, namespace string, slice discoveryv1.EndpointSlice) bool {
-	site := slice.Labels[mcs.LabelSourceCluster]
-	m := out.Imports[record.Key{Namespace: namespace, Name: slice.Labels[mcs.LabelServiceName]}]
-	i := slices.IndexFunc(l.Sites, func(s cluster.Site) bool { return s.Name == site })
-	if !out.Kept[site] || m == nil || i < 0 || !slices.ContainsFunc(m.Sources,
-		func(s *mirror.Source) bool { return s.Cluster == site }) {
-		return false
-	}
-	for _, e := range slice.Endpoints {
-		for _, text := range e.Addresses {
-			a, err := netip.ParseAddr(text)
-			if err != nil || !slices.ContainsFunc(l.Sites[i].PodRanges,
-				func(p netip.Prefix) bool { return p.Contains(a) }) {
-				return false
-			}
-		}
-	}
-	return true
 }

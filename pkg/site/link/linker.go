@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/kube/api"
@@ -39,9 +41,10 @@ type Config struct {
 	// Credentials is a folder with a kubeconfig for each site, by its name.
 	Credentials string
 	// Dead returns the pod prefixes of nodes of sites that do not answer. DeadUnknown returns why
-	// that is not known, or "". DeadChanged receives a value when a result of them has changed. All
-	// may be nil.
+	// that is not known, or "", and DeadSoon whether it will be known soon. DeadChanged receives a
+	// value when a result of them has changed. All may be nil.
 	Dead        func() []netip.Prefix
+	DeadSoon    func() bool
 	DeadUnknown func() string
 	DeadChanged <-chan struct{}
 	// Log receives changes and problems; nil discards them.
@@ -257,9 +260,10 @@ func (l *Linker) mirrorInput(now inventory.State, in publish.Input) mirror.Input
 			out.Own[e.Key] = mirror.Own{Created: e.Created, Service: r}
 		}
 	}
+	written := writtenSlices(now)
 	for k, i := range now.Imports {
 		if i.Ours {
-			out.Existing[k] = mirror.Existing{First: i.First,
+			out.Existing[k] = mirror.Existing{First: i.First, Slices: written[k],
 				Service: mirror.ServiceOf(i.Object), PreferLocal: i.PreferLocal}
 		}
 	}
@@ -273,6 +277,29 @@ func (l *Linker) mirrorInput(now inventory.State, in publish.Input) mirror.Input
 	}
 	if l.Dead != nil {
 		out.Dead = l.Dead()
+	}
+	out.DeadBefore = l.DeadSoon != nil && l.DeadSoon()
+	return out
+}
+
+// writtenSlices returns the endpoints of imports that are written already, by source, in the order
+// in which their EndpointSlices are numbered.
+func writtenSlices(now inventory.State) map[record.Key]map[string][]record.Slice {
+	out := map[record.Key]map[string][]record.Slice{}
+	keys := slices.SortedFunc(maps.Keys(now.Slices), func(a, b record.Key) int {
+		return cmp.Or(len(a.Name)-len(b.Name), strings.Compare(a.Name, b.Name))
+	})
+	for _, name := range keys {
+		e := now.Slices[name]
+		if !e.Ours {
+			continue
+		}
+		k := record.Key{Namespace: name.Namespace, Name: e.Slice.Labels[mcs.LabelServiceName]}
+		if out[k] == nil {
+			out[k] = map[string][]record.Slice{}
+		}
+		from := e.Slice.Labels[mcs.LabelSourceCluster]
+		out[k][from] = append(out[k][from], mirror.SliceOf(e.Slice))
 	}
 	return out
 }

@@ -21,8 +21,6 @@ type Source struct {
 	Service *record.Service
 	// Own reports whether the source is this cluster.
 	Own bool
-	// Kept reports whether the EndpointSlices of the source stay as they are.
-	Kept bool
 }
 
 // Import is a service of one or several clusters.

@@ -185,12 +185,38 @@ func ServiceOf(i mcs.ServiceImport) *record.Service {
 	return s
 }
 
-// EndpointSlices returns the EndpointSlices of the sources that are not kept.
+// SliceOf returns the content of one of EndpointSlices.
+func SliceOf(s discoveryv1.EndpointSlice) (out record.Slice) {
+	for _, p := range s.Ports {
+		if p.Name != nil && p.Protocol != nil && p.Port != nil {
+			port := record.Port{Name: *p.Name, Protocol: string(*p.Protocol), Port: *p.Port}
+			if p.AppProtocol != nil {
+				port.AppProtocol = *p.AppProtocol
+			}
+			out.Ports = append(out.Ports, port)
+		}
+	}
+	is := func(b *bool) bool { return b != nil && *b }
+	for _, e := range s.Endpoints {
+		for _, text := range e.Addresses {
+			a, err := netip.ParseAddr(text)
+			if err != nil {
+				continue
+			}
+			endpoint := record.Endpoint{Address: a, Ready: is(e.Conditions.Ready),
+				Serving: is(e.Conditions.Serving), Terminating: is(e.Conditions.Terminating)}
+			if e.Hostname != nil {
+				endpoint.Hostname = *e.Hostname
+			}
+			out.Endpoints = append(out.Endpoints, endpoint)
+		}
+	}
+	return out
+}
+
+// EndpointSlices returns the EndpointSlices of all sources.
 func (m *Import) EndpointSlices(k record.Key) (out []*discoveryv1.EndpointSlice) {
 	for _, source := range m.Sources {
-		if source.Kept {
-			continue
-		}
 		n := 0
 		for _, slice := range source.Service.Slices {
 			ports := m.usable(slice.Ports)

@@ -29,9 +29,11 @@ type Input struct {
 	Own map[record.Key]Own
 	// Existing are the imports that exist already.
 	Existing map[record.Key]Existing
-	// Dead are pod prefixes of nodes of sites that do not answer.
-	Dead []netip.Prefix
-	Now  time.Time
+	// Dead are pod prefixes of nodes of sites that do not answer. DeadBefore reports that they are
+	// not known yet: endpoints of sites that come last in what is written stay last.
+	Dead       []netip.Prefix
+	DeadBefore bool
+	Now        time.Time
 }
 
 // Site is a site of the configuration and what it states.
@@ -53,8 +55,9 @@ type Own struct {
 type Existing struct {
 	// First holds, for each source, when its export was first seen.
 	First map[string]time.Time
-	// Service is the present service, without endpoints.
+	// Service is the present service, without endpoints, and Slices holds those of each source.
 	Service *record.Service
+	Slices  map[string][]record.Slice
 	// PreferLocal reports whether endpoints of this cluster come first (PreferAnnotation).
 	PreferLocal bool
 }
@@ -65,7 +68,7 @@ type Output struct {
 	Nodes map[string][]byte
 	// Imports are the imports that must exist.
 	Imports map[record.Key]*Import
-	// Kept are the names of sites whose SiteNodes and EndpointSlices stay as they are.
+	// Kept are the names of sites that are not read yet. Their SiteNodes stay as they are.
 	Kept map[string]bool
 	// Reports holds what became of each site's statements.
 	Reports map[string]*Report
@@ -126,14 +129,14 @@ func Plan(in Input) Output {
 		}
 	}
 
-	dead := newPrefixes(in.Dead)
+	dead := newPrefixes(slices.Concat(in.Dead, in.lowered()))
 	for k, own := range in.Own {
 		sources[k] = append(sources[k], &Source{Cluster: in.Cluster, Own: true,
 			First: own.Created, Service: own.Service})
 	}
 	for k, all := range sources {
 		out.Imports[k] = merge(all)
-		if len(in.Dead) > 0 {
+		if len(dead.all) > 0 {
 			out.Imports[k].lower(func(s *Source, e record.Endpoint) bool {
 				return !s.Own && dead.contains(e.Address)
 			})
@@ -145,13 +148,35 @@ func Plan(in Input) Output {
 	return out
 }
 
+// lowered returns the addresses of endpoints of sites that come last in what is written, if the nodes
+// that do not answer are not known yet.
+func (in Input) lowered() (addrs []netip.Prefix) {
+	if !in.DeadBefore {
+		return nil
+	}
+	for _, existing := range in.Existing {
+		for from, slices := range existing.Slices {
+			for _, slice := range slices {
+				for _, e := range slice.Endpoints {
+					if from != in.Cluster && !e.Ready && e.Serving && e.Terminating {
+						addrs = append(addrs, netip.PrefixFrom(e.Address, e.Address.BitLen()))
+					}
+				}
+			}
+		}
+	}
+	return addrs
+}
+
 // keep adds the site as a source of the imports that it is a source of already, in the namespaces
-// that still accept them.
+// that still accept them. It has the present endpoints inside the ranges of the site.
 func (in Input) keep(s Site, sources map[record.Key][]*Source) {
 	for k, e := range in.Existing {
 		if first, is := e.First[s.Name]; is && e.Service != nil && s.ImportsInto(k.Namespace) {
+			service := *e.Service
+			service.Slices, _ = acceptable(s, e.Slices[s.Name])
 			sources[k] = append(sources[k], &Source{Cluster: s.Name, First: first,
-				Service: e.Service, Kept: true})
+				Service: &service})
 		}
 	}
 }
@@ -236,25 +261,13 @@ func (in Input) planServices(s Site, r *Report, sources map[record.Key][]*Source
 		}
 
 		accepted := *s.Services[k]
-		accepted.Slices = nil
 		if accepted.NotCopied != "" {
 			r.refuse(1, "service %s: %s", k, accepted.NotCopied)
 		}
-		for _, slice := range s.Services[k].Slices {
-			kept := slice
-			kept.Endpoints = nil
-			for _, e := range slice.Endpoints {
-				if inAny(s.PodRanges, e.Address) {
-					kept.Endpoints = append(kept.Endpoints, e)
-					continue
-				}
-				r.refuse(1, "endpoint %s of service %s is refused: it is outside of podRanges",
-					e.Address,
-					k)
-			}
-			if len(kept.Endpoints) > 0 {
-				accepted.Slices = append(accepted.Slices, kept)
-			}
+		var refused []netip.Addr
+		accepted.Slices, refused = acceptable(s, accepted.Slices)
+		for _, a := range refused {
+			r.refuse(1, "endpoint %s of service %s is refused: it is outside of podRanges", a, k)
 		}
 
 		first, known := in.Existing[k].First[s.Name]
@@ -265,6 +278,25 @@ func (in Input) planServices(s Site, r *Report, sources map[record.Key][]*Source
 		r.Endpoints += accepted.Endpoints()
 		sources[k] = append(sources[k], &Source{Cluster: s.Name, First: first, Service: &accepted})
 	}
+}
+
+// acceptable returns the endpoints inside podRanges of the site, and the addresses of the others.
+func acceptable(s Site, all []record.Slice) (accepted []record.Slice, refused []netip.Addr) {
+	for _, slice := range all {
+		kept := slice
+		kept.Endpoints = nil
+		for _, e := range slice.Endpoints {
+			if inAny(s.PodRanges, e.Address) {
+				kept.Endpoints = append(kept.Endpoints, e)
+			} else {
+				refused = append(refused, e.Address)
+			}
+		}
+		if len(kept.Endpoints) > 0 {
+			accepted = append(accepted, kept)
+		}
+	}
+	return accepted, refused
 }
 
 // trusted is how much older than its first sight the export of a site may state to be. It covers

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
@@ -201,16 +203,18 @@ func TestNothingOfASiteIsMirrored(t *testing.T) {
 	}
 }
 
-// A site that is not read yet keeps its objects, also where other clusters export the service.
+// A site that is not read yet keeps its objects, also where other clusters export the service. Those
+// outside of its ranges go, and endpoints on nodes that do not answer come last.
 func TestUnreadSiteIsKept(t *testing.T) {
 	in := input()
 	first := mirror.Plan(in)
 	i, err := first.Imports[web].ServiceImport(web, nil)
 	errtest.Must(t, err)
-	existing := mirror.Existing{First: map[string]time.Time{"b": now},
-		Service: mirror.ServiceOf(*i)}
+	had := first.Imports[web].EndpointSlices(web)
+	written := []record.Slice{mirror.SliceOf(*had[0])}
 
-	in.Existing = map[record.Key]mirror.Existing{web: existing}
+	in.Existing = map[record.Key]mirror.Existing{web: {First: map[string]time.Time{"b": now},
+		Service: mirror.ServiceOf(*i), Slices: map[string][]record.Slice{"b": written}}}
 	in.Sites[0].Head = nil
 	in.Own = map[record.Key]mirror.Own{web: {Created: now.Add(time.Hour),
 		Service: service("10.244.1.5")}}
@@ -220,9 +224,25 @@ func TestUnreadSiteIsKept(t *testing.T) {
 		t.Fatalf("%+v, sources %+v", out, m.Sources)
 	}
 	s := m.EndpointSlices(web)
-	if len(s) != 1 || s[0].Labels["multicluster.kubernetes.io/source-cluster"] != "a" ||
-		!slices.Equal(m.Service.Ports, existing.Service.Ports) {
-		t.Errorf("slices %+v, ports %+v", s, m.Service.Ports)
+	if len(s) != 2 || !equality.Semantic.DeepEqual(s[0], had[0]) ||
+		s[1].Labels["multicluster.kubernetes.io/source-cluster"] != "a" ||
+		!slices.Equal(m.Service.Ports, mirror.ServiceOf(*i).Ports) {
+		t.Errorf("slices %+v, had %+v, ports %+v", s, had, m.Service.Ports)
+	}
+
+	in.Dead = nettest.Prefixes("10.245.1.0/24")
+	if last := lastOf(t, mirror.Plan(in).Imports[web]); !slices.Equal(last, []string{"10.245.1.5"}) {
+		t.Errorf("last are %q", last)
+	}
+	in.Existing[web].Slices["b"][0] = mirror.SliceOf(*mirror.Plan(in).Imports[web].EndpointSlices(
+		web)[0])
+	in.Dead = nil
+	if last := lastOf(t, mirror.Plan(in).Imports[web]); !slices.Equal(last, []string{"10.245.1.5"}) {
+		t.Errorf("last are %q after a start", last)
+	}
+	in.Sites[0].PodRanges = nettest.Prefixes("10.245.2.0/24")
+	if s := mirror.Plan(in).Imports[web].EndpointSlices(web); len(s) != 1 {
+		t.Errorf("slices %+v", s)
 	}
 }
 
@@ -273,98 +293,5 @@ func TestEndpointSlices(t *testing.T) {
 	if want := []string{"-b-0 IPv4 500 1", "-b-1 IPv4 100 1", "-b-2 IPv6 1 1"}; !slices.Equal(got,
 		want) {
 		t.Errorf("slices %q, want %q", got, want)
-	}
-}
-
-// lastOf returns the endpoints of an import that terminate and serve, sorted. All others are ready.
-func lastOf(t *testing.T, m *mirror.Import) (last []string) {
-	t.Helper()
-	for _, s := range m.EndpointSlices(web) {
-		for _, e := range s.Endpoints {
-			switch c := e.Conditions; {
-			case !*c.Ready && *c.Serving && *c.Terminating:
-				last = append(last, e.Addresses...)
-			case !*c.Ready || *c.Terminating:
-				t.Errorf("endpoint %+v", e)
-			}
-		}
-	}
-	slices.Sort(last)
-	return last
-}
-
-// Endpoints on nodes that do not answer come last in each family in which another endpoint is
-// ready, in whichever cluster. Prefixes outside of the site do not count.
-func TestEndpointsOnDeadNodesComeLast(t *testing.T) {
-	for name, c := range map[string]struct {
-		dead   []string
-		theirs []string
-		own    []string
-		last   []string
-		noted  bool
-	}{
-		"all answer": {nil, []string{"10.245.1.5"}, []string{"10.244.0.5"}, nil, false},
-		"ready here": {[]string{"10.245.1.0/24"}, []string{"10.245.1.5"},
-			[]string{"10.244.0.5"}, []string{"10.245.1.5"}, true},
-		"ready there": {[]string{"10.245.1.0/24"}, []string{"10.245.1.5", "10.245.2.5"}, nil,
-			[]string{"10.245.1.5"}, true},
-		"another family": {[]string{"10.245.1.0/24"}, []string{"10.245.1.5"},
-			[]string{"fd00::5"}, nil, true},
-		"no other one": {[]string{"10.245.0.0/16"}, []string{"10.245.1.5", "10.245.2.5"}, nil,
-			nil, true},
-		"IPv6": {[]string{"fd01::/80"}, []string{"fd01::5", "10.245.1.5"},
-			[]string{"fd00::5"}, []string{"fd01::5"}, true},
-		"outside of the site": {[]string{"10.244.0.0/24"}, []string{"10.245.1.5"},
-			[]string{"10.244.0.5"}, nil, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			in := input()
-			in.Sites[0].PodRanges = nettest.Prefixes("10.245.0.0/16", "fd01::/64")
-			in.Sites[0].Services[web] = service(c.theirs...)
-			in.Own = map[record.Key]mirror.Own{web: {Service: service(c.own...)}}
-			in.Dead = nettest.Prefixes(c.dead...)
-			out := mirror.Plan(in)
-			if last := lastOf(t, out.Imports[web]); !slices.Equal(last, c.last) {
-				t.Errorf("last are %q, want %q", last, c.last)
-			}
-			problems := out.Reports["b"].Problems
-			noted := strings.Contains(strings.Join(problems, "\n"), "do not answer")
-			if noted != c.noted {
-				t.Errorf("problems %q", problems)
-			}
-		})
-	}
-}
-
-// Endpoints of other clusters come last in each family in which this cluster has a ready endpoint,
-// if the import prefers them. The annotation stays.
-func TestLocalEndpointsComeFirst(t *testing.T) {
-	for name, c := range map[string]struct {
-		prefer bool
-		own    []string // endpoints of this cluster, ready
-		last   []string
-	}{
-		"preferred, one family": {true, []string{"10.244.0.5"}, []string{"10.245.1.5"}},
-		"preferred, both":       {true, []string{"10.244.0.5", "fd00::5"}, []string{"10.245.1.5", "fd01::5"}},
-		"none here":             {true, nil, nil},
-		"not preferred":         {false, []string{"10.244.0.5"}, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			in := input()
-			in.Sites[0].PodRanges = nettest.Prefixes("10.245.0.0/16", "fd01::/64")
-			in.Sites[0].Services[web] = service("10.245.1.5", "fd01::5")
-			in.Own = map[record.Key]mirror.Own{web: {Service: service(c.own...)}}
-			in.Existing = map[record.Key]mirror.Existing{web: {PreferLocal: c.prefer}}
-			m := mirror.Plan(in).Imports[web]
-
-			if last := lastOf(t, m); !slices.Equal(last, c.last) {
-				t.Errorf("last are %q, want %q", last, c.last)
-			}
-			i, err := m.ServiceImport(web, nil)
-			errtest.Must(t, err)
-			if (i.Annotations[mirror.PreferAnnotation] == mirror.PreferLocal) != c.prefer {
-				t.Errorf("annotations %q", i.Annotations)
-			}
-		})
 	}
 }

@@ -64,6 +64,14 @@ func (w *Watcher) Dead() []netip.Prefix {
 	return w.dead
 }
 
+// Waiting reports whether no veild has judged yet since the start, and the time for which an answer
+// counts has not passed.
+func (w *Watcher) Waiting() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.heard.IsZero() && w.unknown == ""
+}
+
 // Unknown returns why it is not known which nodes answer, or "". A veild that starts again does not
 // count.
 func (w *Watcher) Unknown() string {
