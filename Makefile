@@ -197,6 +197,15 @@ conformance-sites: cluster-image ## mcs-api's own tests on two linked clusters (
 		--out $(OUT)/conformance-sites $(if $(FOCUS),--focus '$(FOCUS)') \
 		$(if $(SERVICE_PROXY),--service-proxy $(SERVICE_PROXY)) $(if $(LIMIT),--limit $(LIMIT))
 
+.PHONY: conformance-sites-lab
+conformance-sites-lab: deps build kubernetes ## mcs-api's own tests on two linked clusters, without machines (MCS_API=FOLDER)
+	@hack/build-kubernetes.sh kube-controller-manager
+	@hack/build-node.sh coredns
+	@hack/build-conformance.sh sites '$(MCS_API)'
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance --sites --lab \
+		--out $(OUT)/conformance-sites-lab $(if $(FOCUS),--focus '$(FOCUS)')
+
 .PHONY: test-volumes
 test-volumes: cluster-image ## volumes on the kernel of a virtual machine, beside stock cryptsetup (RUN=REGEXP)
 	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_DM_RUN='$(RUN)' $(GO) test -count=1 -timeout 45m -v -run '^TestVolumes$$' ./e2e/kernel

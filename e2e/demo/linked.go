@@ -6,27 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/demo/capture"
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
+	"github.com/kubeveil/kubeveil/e2e/lab/linked"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
-	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
@@ -41,18 +35,10 @@ const linkFrames = 2
 
 var multicluster = schema.GroupVersion{Group: mcs.GroupName, Version: "v1beta1"}
 
-// siteSettings returns settings of veild in the cluster of a part of the addresses, for which the
-// cluster of the other part is a site.
-func siteSettings(own, other addressplan.Part, name string) map[string]any {
-	return map[string]any{"clusterRanges": own.Pods, "nodeRanges": own.Nodes,
-		"sites": []cluster.Site{{Name: name, PodRanges: other.Pods, NodeRanges: other.Nodes,
-			Imports: []string{namespace}}}}
-}
-
 // ourSettings returns settings of veild in our cluster if there is an API server.
 func ourSettings() map[string]any {
 	ours, other := lab.Dual.Parts()
-	c := siteSettings(ours, other, otherName)
+	c := linked.Settings(ours, other, otherName, namespace)
 	c["serviceProxy"], c["policy"] = "ebpf", "kubernetes"
 	// The service table has the size for a small cluster.
 	c["services"] = map[string]any{"limits": map[string]any{"backendSlots": 1 << 16}}
@@ -69,7 +55,8 @@ func (d *demo) linked(ctx context.Context) error {
 	if err := d.making.Wait(); err != nil {
 		return err
 	}
-	if err := d.link(ctx); err != nil {
+	if err := linked.Link(ctx, [2]*linked.Cluster{{Lab: d.ours.lab, Name: ourName},
+		{Lab: d.other.lab, Name: otherName}}); err != nil {
 		return err
 	}
 	addrs, err := d.imported(ctx)
@@ -102,7 +89,7 @@ func (d *demo) newOther(ctx context.Context) (*network, error) {
 	n := &network{title: "A service of another cluster"}
 	var err error
 	if n.lab, err = lab.New(ctx, lab.Options{Beside: d.ours.lab, Engine: worker.EngineKubeveil,
-		VeildConfig: siteSettings(other, ours, ourName)}); err != nil {
+		VeildConfig: linked.Settings(other, ours, ourName, namespace)}); err != nil {
 		return nil, err
 	}
 	if err := d.fillOther(ctx, n); err != nil {
@@ -139,80 +126,6 @@ func (d *demo) fillOther(ctx context.Context, n *network) error {
 		namespace).Create(ctx, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": multicluster.String(), "kind": mcs.ServiceExportKindName,
 		"metadata": map[string]any{"name": exported}}}, metav1.CreateOptions{})
-	return err
-}
-
-// link links both clusters as an administrator does, and starts a veil-site in each.
-func (d *demo) link(ctx context.Context) error {
-	labs := []*lab.Lab{d.ours.lab, d.other.lab}
-	var admins [2]string
-	for i, l := range labs {
-		text, err := os.ReadFile(l.Nodes()[0].Path(lab.ConfigFile))
-		if err != nil {
-			return err
-		}
-		if _, err := l.Control.Client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Create(ctx,
-			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kubeveil"},
-				Data: map[string]string{"veild.yaml": string(text)}},
-			metav1.CreateOptions{}); err != nil {
-			return err
-		}
-		if admins[i], err = l.Control.WriteKubeconfig(ctx, "", ""); err != nil {
-			return err
-		}
-	}
-
-	var both errgroup.Group
-	for i, l := range labs {
-		both.Go(func() error {
-			// The check of the path starts pods, for which these nodes have no kubelet.
-			_, err := l.Nodes()[0].Exec(ctx, l.Program("veilctl"), "site", "link", "--skip-path",
-				"--kubeconfig", admins[i], "--from", admins[1-i])
-			if err != nil {
-				return err
-			}
-			return startSite(ctx, l, []string{ourName, otherName}[i])
-		})
-	}
-	return both.Wait()
-}
-
-// startSite starts a veil-site on the first node of the cluster called name, with the account and
-// the Secret of an installation.
-func startSite(ctx context.Context, l *lab.Lab, name string) error {
-	account, err := l.Control.WriteKubeconfig(ctx, metav1.NamespaceSystem, "veil-site")
-	if err != nil {
-		return err
-	}
-	text, err := os.ReadFile(l.Nodes()[0].Path(lab.ConfigFile))
-	if err != nil {
-		return err
-	}
-	var settings map[string]any
-	if err := yaml.Unmarshal(text, &settings); err != nil {
-		return err
-	}
-	settings["source"] = map[string]any{"kind": "kubernetes", "kubeconfig": account}
-	if text, err = yaml.Marshal(settings); err != nil {
-		return err
-	}
-	config, folder := filepath.Join(l.Dir, "veil-site.yaml"), filepath.Join(l.Dir, "sites")
-	if err := errors.Join(os.WriteFile(config, text, 0o600), os.Mkdir(folder, 0o700)); err != nil {
-		return err
-	}
-
-	secret, err := l.Control.Client.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, "veil-site",
-		metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
-	for site, credentials := range secret.Data {
-		if err := os.WriteFile(filepath.Join(folder, site), credentials, 0o600); err != nil {
-			return err
-		}
-	}
-	_, err = l.Nodes()[0].Start(ctx, l.Program("veil-site"), "--config="+config,
-		"--credentials="+folder, "--cluster-name="+name)
 	return err
 }
 

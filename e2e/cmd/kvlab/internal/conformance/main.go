@@ -21,6 +21,8 @@
 //		the tests of ClusterNetworkPolicy, on machines with its CRD and policies enforced
 //	kvlab conformance --sites […]
 //		the tests of linked clusters, on two clusters
+//	kvlab conformance --sites --lab […]
+//		the same on nodes of the lab, which are network namespaces of this machine
 //	kvlab conformance --sites --kubeconfig FILE --contexts A,B […]
 //		the same on two clusters that are linked
 //	kvlab conformance --kubeconfig FILE [--registry NAME] [--platform NAME] […]
@@ -76,6 +78,7 @@ type arguments struct {
 	testdriver, serviceProxy, policy    string
 	hostRouting, proxyMode, contexts    string
 	volumes, clusterPolicies, sites     bool
+	lab                                 bool
 	nodes, parallel                     int
 	limit                               time.Duration
 	focus, skip                         *regexp.Regexp
@@ -147,6 +150,8 @@ func (a *arguments) flags() *pflag.FlagSet {
 	flags.BoolVar(&a.sites, "sites", false,
 		"run mcs-api's tests of linked clusters instead of networking, on two clusters with "+
 			"half of --nodes each")
+	flags.BoolVar(&a.lab, "lab", false,
+		"for --sites: on nodes of the lab instead of virtual machines, with --service-proxy ebpf")
 	flags.StringVar(&a.contexts, "contexts", "",
 		"`names` of the contexts of two linked clusters in --kubeconfig, with a comma between, "+
 			"for --sites; they import into all namespaces")
@@ -182,6 +187,9 @@ func (a *arguments) check() error {
 	}
 	if err := a.checkSuite(); err != nil {
 		return err
+	}
+	if a.lab {
+		a.serviceProxy = config.ServiceProxyEBPF
 	}
 	if a.clusterPolicies && a.registry != "" {
 		return errors.New("--registry: the tests of --cluster-policies name their image " +
@@ -228,6 +236,8 @@ func (a *arguments) checkSuite() error {
 		return errors.New("--sites: name the contexts of both clusters: --contexts A,B")
 	case a.sites && a.kubeconfig == "" && a.nodes%2 != 0:
 		return fmt.Errorf("--nodes %d: write an even number, half for each cluster", a.nodes)
+	case a.lab && (!a.sites || a.kubeconfig != "" || a.policy != config.PolicyNone):
+		return errors.New("--lab is for --sites alone, without --kubeconfig and --policy")
 	case a.sites && a.registry != "":
 		return errors.New("--registry: the tests of --sites name their images themselves, and " +
 			"nodes pull them by these names or have them")
@@ -300,7 +310,9 @@ func run(ctx context.Context, a arguments) error {
 	o.Dir = filepath.Join(a.out, "logs")
 	platform := a.platform
 	var report *conformance.Report
-	if a.kubeconfig == "" && a.sites {
+	if a.lab {
+		report, platform, err = onLab(ctx, a, root, o)
+	} else if a.kubeconfig == "" && a.sites {
 		report, platform, err = onPair(ctx, a, root, o)
 	} else if a.kubeconfig == "" {
 		report, platform, err = onMachines(ctx, a, root, o)
