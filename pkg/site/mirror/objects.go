@@ -219,7 +219,7 @@ func (m *Import) EndpointSlices(k record.Key) (out []*discoveryv1.EndpointSlice)
 	for _, source := range m.Sources {
 		n := 0
 		for _, slice := range source.Service.Slices {
-			ports := m.usable(slice.Ports)
+			ports := m.usable(source, slice.Ports)
 			for _, v4 := range []bool{true, false} {
 				of := slices.DeleteFunc(slices.Clone(slice.Endpoints),
 					func(e record.Endpoint) bool {
@@ -235,13 +235,22 @@ func (m *Import) EndpointSlices(k record.Key) (out []*discoveryv1.EndpointSlice)
 	return out
 }
 
-// usable returns the ports that the import has, by name and protocol.
-func (m *Import) usable(ports []record.Port) []discoveryv1.EndpointPort {
+// usable returns the ports of endpoints of a source, by name and protocol, for which the service of
+// the source has the port of the import. If it has another number, the source does not serve it.
+func (m *Import) usable(source *Source, ports []record.Port) []discoveryv1.EndpointPort {
 	out := []discoveryv1.EndpointPort{}
-	for _, p := range ports {
-		if !slices.ContainsFunc(m.Service.Ports, func(has record.Port) bool {
+	find := func(ports []record.Port, p record.Port) (number int32) {
+		i := slices.IndexFunc(ports, func(has record.Port) bool {
 			return has.Name == p.Name && has.Protocol == p.Protocol
-		}) {
+		})
+		if i < 0 {
+			return 0
+		}
+		return ports[i].Port
+	}
+	for _, p := range ports {
+		n := find(m.Service.Ports, p)
+		if n == 0 || n != find(source.Service.Ports, p) {
 			continue
 		}
 		protocol := corev1.Protocol(p.Protocol)

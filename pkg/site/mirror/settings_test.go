@@ -201,3 +201,33 @@ func TestReservedLabelsOfASiteAreShown(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// Endpoints of a cluster whose service has a port of the same name with another number do not serve
+// the import's port. Those with a port of another name serve that one.
+func TestEndpointsServeThePortsOfTheirService(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*record.Port)
+		want   []string // of the site and of this cluster
+	}{
+		"the same":       {func(*record.Port) {}, []string{"b http", "a http"}},
+		"another number": {func(p *record.Port) { p.Port = 8080 }, []string{"b http"}},
+		"another name":   {func(p *record.Port) { p.Name, p.Port = "more", 8080 }, []string{"b http", "a more"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input()
+			own := service("10.244.1.5")
+			c.change(&own.Ports[0])
+			own.Slices[0].Ports[0].Name = own.Ports[0].Name
+			in.Own = map[record.Key]mirror.Own{web: {Created: now.Add(time.Hour), Service: own}}
+			var got []string
+			for _, s := range mirror.Plan(in).Imports[web].EndpointSlices(web) {
+				for _, p := range s.Ports {
+					got = append(got, s.Labels["multicluster.kubernetes.io/source-cluster"]+" "+*p.Name)
+				}
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("served are %q, want %q", got, c.want)
+			}
+		})
+	}
+}
