@@ -12,15 +12,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
@@ -34,37 +31,70 @@ func TestInstallationOnAnAPIServer(t *testing.T) {
 	s := newServer(t)
 	before, err := s.admin.List(t.Context())
 	errtest.Must(t, err)
+	names := s.names(t)
 
-	t.Run("an apply that is cut leaves no writer unrestrained", s.checkCutApply)
+	t.Run("an apply leaves no writer unrestrained", s.checkApply)
 	t.Run("a second apply changes nothing", s.checkSecondApply)
-	s.kubectl(t, "delete", "-f", s.network)
-	if nettest.Long() {
-		t.Run("an installation that is cut leaves no writer unrestrained", s.checkCutInstall)
-	}
+	t.Run("an installation leaves no writer unrestrained", s.checkInstall)
 	t.Run("the restraint comes first", s.checkOrder)
 	t.Run("an upgrade brings a new schema", s.checkUpgrade)
-	t.Run("nothing is left", func(t *testing.T) { s.checkUninstall(t, before) })
+	t.Run("nothing is left", func(t *testing.T) { s.checkUninstall(t, before, names) })
 }
 
-// checkCutApply applies the manifests with 0, 1, 2 … writes until all are there.
-func (s *server) checkCutApply(t *testing.T) {
-	files := []string{s.network}
-	if nettest.Long() {
-		files = append(files, s.volumes)
-	}
-	for _, file := range files {
-		apply := func() (string, error) {
+// checkApply applies the manifests with all components. The objects of components follow those of
+// the manifests without components.
+func (s *server) checkApply(t *testing.T) {
+	for _, file := range []string{s.whole, s.wholeVolumes} {
+		n := s.checkEachWrite(t, string(filetest.Read(t, file)), func() (string, error) {
 			return s.try(t, s.kustomize.Command[0], "apply", "--server-side", "-f", file)
-		}
-		n := s.cutAfterEach(t, string(filetest.Read(t, file)), apply)
-		t.Logf("%s: cut after 0 to %d writes", filepath.Base(file), n)
+		})
+		t.Logf("%s: %d writes", filepath.Base(file), n)
 	}
 	if err := s.writeAsDaemon(t.Context(), "node-2"); !refusedByPolicy(err) {
 		t.Errorf("the daemon of node-1 wrote the VeilNode of node-2: %v", err)
 	}
 	errtest.Must(t, s.writeAsDaemon(t.Context(), "node-1"))
-	if len(files) > 1 {
-		s.removeVolumes(t)
+	s.remove(t)
+}
+
+// checkEachWrite checks after each write of install that no writer is unrestrained, and returns the
+// number of writes. whole has all objects. An installation that is cut leaves what is there then.
+// The long tests also cut it after 0, 1, 2 … writes, and begin again, until it succeeds.
+func (s *server) checkEachWrite(t *testing.T, whole string, install func() (string, error)) int {
+	t.Helper()
+	if nettest.Long() {
+		return s.cutAfterEach(t, whole, install)
+	}
+
+	n, written, checked := 0, make(chan bool), make(chan bool)
+	s.gate.afterEach(func() {
+		select {
+		case written <- true:
+			<-checked
+		case <-t.Context().Done():
+		}
+	})
+	defer s.gate.afterEach(nil)
+	defer close(checked)
+	failed := make(chan error, 1)
+	go func() {
+		out, err := install()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		failed <- err
+	}()
+	for {
+		select {
+		case <-written:
+			n++
+			s.checkRestrained(t, whole, n, false)
+			checked <- true
+		case err := <-failed:
+			errtest.Must(t, err)
+			s.checkRestrained(t, whole, n, true)
+			return n
+		}
 	}
 }
 
@@ -76,7 +106,7 @@ func (s *server) cutAfterEach(t *testing.T, whole string, install func() (string
 	for n := 0; ; n++ {
 		s.gate.cutAfter(n)
 		out, err := install()
-		s.checkRestrained(t, whole, n)
+		s.checkRestrained(t, whole, n, err == nil)
 		if err == nil {
 			return n
 		}
@@ -84,125 +114,6 @@ func (s *server) cutAfterEach(t *testing.T, whole string, install func() (string
 			t.Fatalf("after %d writes: %v: %s", n, err, out)
 		}
 	}
-}
-
-// checkRestrained checks that each policy in whole is in force that restrains a write which a role
-// permits. A daemon of node-1 cannot write another VeilNode.
-func (s *server) checkRestrained(t *testing.T, whole string, n int) {
-	t.Helper()
-	granted := s.granted(t)
-	bound := map[string]bool{}
-	bindings, err := s.admin.Kubernetes.AdmissionregistrationV1().
-		ValidatingAdmissionPolicyBindings().List(t.Context(), metav1.ListOptions{})
-	errtest.Must(t, err)
-	for _, b := range bindings.Items {
-		bound[b.Spec.PolicyName] = true
-	}
-	policies, err := s.admin.Kubernetes.AdmissionregistrationV1().
-		ValidatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{})
-	errtest.Must(t, err)
-	there := map[string]bool{}
-	for _, p := range policies.Items {
-		there[p.Name] = bound[p.Name]
-	}
-
-	for _, p := range policiesIn(t, whole) {
-		for _, resource := range restrained(p) {
-			if by := granted[resource]; by != "" && !there[p.Name] {
-				t.Errorf("after %d writes: %s permits writes of %s, and the policy %s is not there",
-					n, by, resource, p.Name)
-			}
-		}
-	}
-	// A policy is in force a moment after its binding.
-	errtest.Must(t, labhost.Until(t.Context(), 10*time.Second, func() error {
-		err := s.writeAsDaemon(t.Context(), "node-2")
-		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("after %d writes the daemon of node-1 writes another VeilNode: %w", n,
-			errors.Join(err, errors.New("want a refusal")))
-	}))
-}
-
-// granted returns the resources that roles of Kubeveil permit to write, with the binding of one.
-func (s *server) granted(t *testing.T) map[string]string {
-	t.Helper()
-	c, ctx := s.admin.Kubernetes.RbacV1(), t.Context()
-	ours := metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=kubeveil"}
-	rules := map[rbacv1.RoleRef][]rbacv1.PolicyRule{}
-	add := func(kind, name string, r []rbacv1.PolicyRule) {
-		rules[rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}] = r
-	}
-	clusterRoles, err := c.ClusterRoles().List(ctx, ours)
-	errtest.Must(t, err)
-	for _, r := range clusterRoles.Items {
-		add("ClusterRole", r.Name, r.Rules)
-	}
-	roles, err := c.Roles("").List(ctx, ours)
-	errtest.Must(t, err)
-	for _, r := range roles.Items {
-		add("Role", r.Name, r.Rules)
-	}
-
-	refs := map[string]rbacv1.RoleRef{}
-	clusterBindings, err := c.ClusterRoleBindings().List(ctx, ours)
-	errtest.Must(t, err)
-	for _, b := range clusterBindings.Items {
-		refs["ClusterRoleBinding "+b.Name] = b.RoleRef
-	}
-	bindings, err := c.RoleBindings("").List(ctx, ours)
-	errtest.Must(t, err)
-	for _, b := range bindings.Items {
-		refs["RoleBinding "+b.Name] = b.RoleRef
-	}
-
-	granted := map[string]string{}
-	for binding, ref := range refs {
-		for _, r := range rules[ref] {
-			if !slices.ContainsFunc(r.Verbs, func(verb string) bool {
-				return !slices.Contains([]string{"get", "list", "watch"}, verb)
-			}) {
-				continue
-			}
-			for _, group := range r.APIGroups {
-				for _, resource := range r.Resources {
-					granted[group+"/"+resource] = binding
-				}
-			}
-		}
-	}
-	return granted
-}
-
-// policiesIn returns the admission policies in a text of objects.
-func policiesIn(t *testing.T, text string) (all []admissionv1.ValidatingAdmissionPolicy) {
-	t.Helper()
-	for part := range strings.SplitSeq("\n"+text, "\n---\n") {
-		var p admissionv1.ValidatingAdmissionPolicy
-		var kind metav1.TypeMeta
-		errtest.Must(t, yaml.Unmarshal([]byte(part), &kind))
-		if kind.Kind == "ValidatingAdmissionPolicy" {
-			errtest.Must(t, yaml.Unmarshal([]byte(part), &p))
-			all = append(all, p)
-		}
-	}
-	if len(all) == 0 {
-		t.Fatal("the text has no policy")
-	}
-	return all
-}
-
-// restrained returns the resources that a policy restrains.
-func restrained(p admissionv1.ValidatingAdmissionPolicy) (resources []string) {
-	for _, r := range p.Spec.MatchConstraints.ResourceRules {
-		for _, group := range r.APIGroups {
-			for _, resource := range r.Resources {
-				resources = append(resources, group+"/"+resource)
-			}
-		}
-	}
-	return resources
 }
 
 var veilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1",
@@ -240,88 +151,122 @@ func veilNode(name string, more map[string]any) *unstructured.Unstructured {
 			"apiVersion": "v1", "kind": "Node", "name": name, "uid": "1"}}}}}
 }
 
-// checkSecondApply checks that a second server-side apply of all objects changes none.
+// checkSecondApply checks that a second server-side apply of all objects changes none, for each
+// manifest of a release and with components.
 func (s *server) checkSecondApply(t *testing.T) {
-	s.kubectl(t, "wait", "--for=condition=Established", "crd",
-		"-l", "app.kubernetes.io/part-of=kubeveil")
-	versions := func() string {
-		return s.kubectl(t, "get", "-f", s.network, "-o", "jsonpath="+
-			`{range .items[*]}{.kind} {.metadata.name} {.metadata.resourceVersion}{"\n"}{end}`)
+	for _, file := range []string{s.network, s.volumes, s.beside, s.whole, s.wholeVolumes} {
+		s.kubectl(t, "apply", "--server-side", "-f", file)
+		s.kubectl(t, "wait", "--for=condition=Established", "crd",
+			"-l", "app.kubernetes.io/part-of=kubeveil")
+		versions := func() string {
+			return s.kubectl(t, "get", "-f", file, "-o", "jsonpath="+
+				`{range .items[*]}{.kind} {.metadata.name} {.metadata.resourceVersion}{"\n"}{end}`)
+		}
+		before := versions()
+		s.kubectl(t, "apply", "--server-side", "-f", file)
+		if diff := cmp.Diff(before, versions()); diff != "" || strings.Count(before, "\n") < 10 {
+			t.Errorf("the second apply of %s (-before +after):\n%s\n%s", filepath.Base(file), diff,
+				before)
+		}
+		t.Logf("%s: %d objects", filepath.Base(file), strings.Count(before, "\n"))
 	}
-	before := versions()
-	s.kubectl(t, "apply", "--server-side", "-f", s.network)
-	if diff := cmp.Diff(before, versions()); diff != "" || strings.Count(before, "\n") < 10 {
-		t.Errorf("the second apply (-before +after):\n%s\n%s", diff, before)
-	}
+	s.remove(t)
 }
 
-// checkCutInstall installs the chart with 0, 1, 2 … writes until all objects are there.
-func (s *server) checkCutInstall(t *testing.T) {
-	whole, good := s.template(t)
+// checkInstall installs the chart with all that it has.
+func (s *server) checkInstall(t *testing.T) {
+	whole, good := s.template(t, withAll()...)
 	if !good {
 		t.Fatal(whole)
 	}
-	n := s.cutAfterEach(t, whole, func() (string, error) {
+	n := s.checkEachWrite(t, whole, func() (string, error) {
 		// Helm refuses to install a release whose record exists.
 		err := s.admin.Kubernetes.CoreV1().Secrets("kube-system").DeleteCollection(t.Context(),
 			metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "owner=helm"})
-		errtest.Must(t, err)
-		return s.tryHelm(t, "install", "kubeveil", s.chart)
+		if err != nil {
+			return "", err
+		}
+		return s.tryHelm(t, withAll("install", "kubeveil", s.chart)...)
 	})
-	t.Logf("cut after 0 to %d writes", n)
+	t.Logf("%d writes", n)
 	s.uninstall(t)
 }
 
-// uninstall removes the chart without volumes as docs/how-to/helm.md says.
+// uninstall removes the chart as docs/how-to/helm.md and docs/how-to/uninstall.md say.
 func (s *server) uninstall(t *testing.T) {
 	t.Helper()
+	s.removeVolumes(t)
 	s.runHelm(t, "uninstall", "kubeveil")
 	s.kubectl(t, "delete", "--ignore-not-found", "-f", s.network)
+	s.kubectl(t, "delete", "validatingadmissionpolicybinding,validatingadmissionpolicy",
+		"kubeveil-site-objects", "kubeveil-site-records")
 }
 
-// removeVolumes removes the objects of volumes as docs/how-to/uninstall.md says.
+// remove removes the objects of manifests with components.
+func (s *server) remove(t *testing.T) {
+	t.Helper()
+	s.removeVolumes(t)
+	s.kubectl(t, "delete", "--ignore-not-found", "-f", s.whole)
+}
+
+// removeVolumes removes the objects of volumes.
 func (s *server) removeVolumes(t *testing.T) {
 	t.Helper()
 	s.kubectl(t, "-n", "kube-system", "delete", "daemonset", "veil-csi")
 	s.kubectl(t, "annotate", "crd", "veilvolumes.csi.kubeveil.io",
 		"csi.kubeveil.io/destroy=veilvolumes.csi.kubeveil.io")
-	s.kubectl(t, "delete", "--ignore-not-found", "-f", s.volumes)
+	s.kubectl(t, "delete", "--ignore-not-found", "-f", s.wholeVolumes)
 }
 
 var (
 	restraint = regexp.MustCompile(
 		`/(customresourcedefinitions|validatingadmissionpolic(ies|ybindings))(/|$)`)
 	restrainedByIt = regexp.MustCompile(
-		`/(clusterroles|clusterrolebindings|roles|rolebindings|daemonsets)(/|$)`)
+		`/(clusterroles|clusterrolebindings|roles|rolebindings|daemonsets|deployments)(/|$)`)
 )
 
-// checkOrder installs the chart again and again, the last time to stay. Each time all definitions
-// and policies have to be there before the first role and the first DaemonSet.
+// checkOrder installs the chart with volumes and sites again and again, the last time to stay. Each
+// time all definitions and policies have to be there before the first role and the first daemon.
 func (s *server) checkOrder(t *testing.T) {
-	rounds := 2
-	if nettest.Long() {
-		rounds = 20
-	}
+	const rounds = 20
+	bindings := strings.Count(string(filetest.Read(t, s.whole))+string(filetest.Read(t,
+		s.wholeVolumes)), "\nkind: ValidatingAdmissionPolicyBinding\n")
 	for i := range rounds {
 		_, begin := s.gate.since(0)
-		s.runHelm(t, "install", "kubeveil", s.chart)
+		s.runHelm(t, withAll("install", "kubeveil", s.chart)...)
 		writes, _ := s.gate.since(begin)
 
-		last, first := -1, slices.IndexFunc(writes, restrainedByIt.MatchString)
+		last, first, bound := -1, slices.IndexFunc(writes, restrainedByIt.MatchString), 0
 		for j, w := range writes {
 			if restraint.MatchString(w) {
 				last = j
 			}
+			if strings.Contains(w, "/validatingadmissionpolicybindings") {
+				bound++
+			}
 		}
-		if last < 0 || first < last {
-			t.Fatalf("installation %d: the last policy is write %d, the first role or DaemonSet %d:\n%s",
-				i+1, last, first, strings.Join(writes, "\n"))
+		if first < last || bound != bindings {
+			t.Fatalf("installation %d: the last policy is write %d, the first role or daemon %d, "+
+				"%d of %d bindings:\n%s", i+1, last, first, bound, bindings,
+				strings.Join(writes, "\n"))
 		}
 		if i < rounds-1 {
-			s.uninstall(t)
+			s.forget(t)
 		}
 	}
-	t.Logf("%d installations of %d in the right order", rounds, rounds)
+	t.Logf("%d installations of %d in the right order, %d bindings each", rounds, rounds, bindings)
+}
+
+// forget removes the chart, but its definitions, which Helm keeps.
+func (s *server) forget(t *testing.T) {
+	t.Helper()
+	s.runHelm(t, "uninstall", "kubeveil")
+	c, ours := s.admin.Kubernetes.AdmissionregistrationV1(), metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/part-of=kubeveil"}
+	errtest.Must(t,
+		c.ValidatingAdmissionPolicyBindings().DeleteCollection(t.Context(),
+			metav1.DeleteOptions{}, ours),
+		c.ValidatingAdmissionPolicies().DeleteCollection(t.Context(), metav1.DeleteOptions{}, ours))
 }
 
 // checkUpgrade upgrades the chart to one whose VeilNodes have another field. The policies exist at
@@ -342,8 +287,7 @@ func (s *server) checkUpgrade(t *testing.T) {
 	errtest.Must(t, Write(chart, Name, files))
 
 	_, begin := s.gate.since(0)
-	s.runHelm(t, "upgrade", "kubeveil", chart, "--reset-then-reuse-values",
-		"--set", "volumes.enabled=true")
+	s.runHelm(t, "upgrade", "kubeveil", chart, "--reset-then-reuse-values")
 	writes, _ := s.gate.since(begin)
 	for _, w := range writes {
 		if strings.HasPrefix(w, "DELETE") && restraint.MatchString(w) {
@@ -370,8 +314,7 @@ func (s *server) checkUpgrade(t *testing.T) {
 
 // checkUninstall removes everything as the documents say. The API server then has the objects that
 // it had before.
-func (s *server) checkUninstall(t *testing.T, before apiobject.Inventory) {
-	s.removeVolumes(t)
+func (s *server) checkUninstall(t *testing.T, before apiobject.Inventory, names string) {
 	s.uninstall(t)
 	errtest.Must(t, labhost.Until(t.Context(), 20*time.Second, func() error {
 		all, err := s.admin.List(t.Context())
@@ -385,14 +328,16 @@ func (s *server) checkUninstall(t *testing.T, before apiobject.Inventory) {
 		}
 		return nil
 	}))
-	out, err := s.try(t, s.kustomize.Command[0], "get", "-A", "-o", "name",
-		strings.Join(ourKinds, ","))
-	if err != nil || strings.Contains(out, "veil") {
-		t.Errorf("left: %v\n%s", err, out)
+	if diff := cmp.Diff(names, s.names(t)); diff != "" {
+		t.Errorf("objects (-before +after):\n%s", diff)
 	}
 }
 
-// ourKinds are kinds of objects in the manifests.
-var ourKinds = []string{"crd", "validatingadmissionpolicy", "validatingadmissionpolicybinding",
-	"serviceaccount", "clusterrole", "clusterrolebinding", "role", "rolebinding", "configmap",
-	"daemonset", "deployment", "storageclass", "csidriver", "secret"}
+// names returns the names of all objects of kinds that are in the manifests.
+func (s *server) names(t *testing.T) string {
+	t.Helper()
+	return s.kubectl(t, "get", "-A", "-o", "name", "crd,validatingadmissionpolicy,"+
+		"validatingadmissionpolicybinding,serviceaccount,clusterrole,clusterrolebinding,role,"+
+		"rolebinding,configmap,service,daemonset,deployment,storageclass,csidriver,secret,"+
+		"servicemonitor,prometheusrule,volumesnapshotclass")
+}

@@ -30,8 +30,29 @@ type server struct {
 	// config and admin connect as an administrator, not through the gate.
 	config *rest.Config
 	admin  apiobject.Client
-	// network and volumes are files with the manifests of a release.
-	network, volumes string
+	// network and volumes are files with the manifests of a release. whole and wholeVolumes have
+	// the same with components, and beside has those for clusters with kube-proxy.
+	network, volumes, whole, wholeVolumes, beside string
+}
+
+// wholeValues select in the chart what the files whole and wholeVolumes have.
+var wholeValues = []string{"policy=kubernetes", "serviceProxy=ebpf", "metrics=serviceMonitor",
+	"sites.enabled=true", "volumes.enabled=true", "volumes.snapshots=true"}
+
+// withAll returns the arguments of Helm for the chart with wholeValues.
+func withAll(args ...string) []string {
+	for _, v := range wholeValues {
+		args = append(args, "--set", v)
+	}
+	return args
+}
+
+// write writes the objects of a folder with components to a file, and returns its name.
+func (s *server) write(t *testing.T, name, folder string, components ...string) string {
+	t.Helper()
+	file := filepath.Join(filepath.Dir(s.chart), name)
+	filetest.Write(t, file, []byte(s.render(t, folder, components...)), 0o600)
+	return file
 }
 
 // newServer returns an API server that ends with the test.
@@ -44,11 +65,13 @@ func newServer(t *testing.T) *server {
 		nettest.Skip(t, nettest.NoProgram, err.Error())
 	}
 	s := &server{bench: newBench(t)}
-	dir := filepath.Dir(s.chart)
-	s.network, s.volumes = filepath.Join(dir, "kubeveil.yaml"), filepath.Join(dir, "csi.yaml")
-	for file, folder := range map[string]string{s.network: "manifests", s.volumes: "manifests/csi"} {
-		filetest.Write(t, file, []byte(s.render(t, folder)), 0o600)
-	}
+	s.network = s.write(t, "kubeveil.yaml", "manifests")
+	s.volumes = s.write(t, "kubeveil-csi.yaml", "manifests/csi")
+	s.whole = s.write(t, "whole.yaml", "manifests", "policy", "services", "servicemonitor", "sites",
+		"sites-servicemonitor")
+	s.wholeVolumes = s.write(t, "whole-csi.yaml", "manifests/csi", "csi-servicemonitor", "snapshots")
+	s.beside = s.write(t, "beside.yaml", "manifests", "policy", "api-path", "wireguard-go",
+		"cni-dirs")
 
 	l, err := lab.New(t.Context(), lab.Options{Nodes: -1, Family: lab.IPv4,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
@@ -60,7 +83,25 @@ func newServer(t *testing.T) *server {
 	t.Setenv("KUBECONFIG", s.gate.kubeconfig(t))
 	t.Setenv("KUBECACHEDIR", t.TempDir())
 	s.kubectl(t, "delete", "--ignore-not-found", "-f", s.network) // a lab has them
+	s.define(t, root)
 	return s
+}
+
+// define applies the definitions that components need: of sites, of snapshots, and of the
+// Prometheus operator.
+func (s *server) define(t *testing.T, root string) {
+	t.Helper()
+	files := []string{s.write(t, "sites-crd.yaml", "manifests/components/sites/crd"),
+		s.write(t, "snapshots-crd.yaml", "manifests/components/snapshots/crd")}
+	for _, resource := range []string{"servicemonitors", "prometheusrules"} {
+		file, err := buildtree.OperatorDefinition(t.Context(), root, resource)
+		errtest.Must(t, err)
+		files = append(files, file)
+	}
+	for _, f := range files {
+		s.kubectl(t, "apply", "--server-side", "-f", f)
+		s.kubectl(t, "wait", "--for=condition=Established", "-f", f)
+	}
 }
 
 // try runs a program and returns its output.
@@ -104,6 +145,8 @@ type gate struct {
 	writes []string
 	// left is the number of writes that the gate still lets through. A negative number means all.
 	left int
+	// each is called after each write, before the client gets its answer. Nil means no call.
+	each func()
 }
 
 // newGate returns a gate that acts with the credentials of config, on a port of loopback.
@@ -165,12 +208,24 @@ func (g *gate) isCut() bool {
 
 // note notes a write that succeeded.
 func (g *gate) note(r *http.Response) error {
-	if isWrite(r.Request) && r.StatusCode < 300 {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.writes = append(g.writes, r.Request.Method+" "+r.Request.URL.Path)
+	if !isWrite(r.Request) || r.StatusCode >= 300 {
+		return nil
+	}
+	g.mu.Lock()
+	g.writes = append(g.writes, r.Request.Method+" "+r.Request.URL.Path)
+	each := g.each
+	g.mu.Unlock()
+	if each != nil {
+		each()
 	}
 	return nil
+}
+
+// afterEach makes the gate call each after each write. Nil means no call.
+func (g *gate) afterEach(each func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.each = each
 }
 
 // isWrite reports whether a request changes an object.

@@ -1,6 +1,8 @@
 package buildtree
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -73,4 +75,22 @@ func NeedKubernetes(root string) error {
 		}
 	}
 	return nil
+}
+
+// OperatorDefinition returns the file with the Prometheus operator's own definition of a resource,
+// such as servicemonitors. The file is in the operator's Go module.
+func OperatorDefinition(ctx context.Context, root, resource string) (string, error) {
+	const module = "github.com/prometheus-operator/prometheus-operator"
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
+	cmd.Dir = filepath.Join(root, "hack/tools/prometheus")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("download %s: %w: %s", module, err, out)
+	}
+	var found struct{ Dir string }
+	if err := json.Unmarshal(out, &found); err != nil {
+		return "", fmt.Errorf("download %s: %w", module, err)
+	}
+	return filepath.Join(found.Dir,
+		"example/prometheus-operator-crd/monitoring.coreos.com_"+resource+".yaml"), nil
 }

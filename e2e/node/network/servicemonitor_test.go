@@ -3,11 +3,9 @@ package network_test
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
@@ -32,19 +31,9 @@ const component = "manifests/components/servicemonitor"
 func operatorDefinition(ctx context.Context, t *testing.T,
 	resource string) *unstructured.Unstructured {
 	t.Helper()
-	const module = "github.com/prometheus-operator/prometheus-operator"
-	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
-	cmd.Dir = filepath.Join(nodetest.Root(t), "hack/tools/prometheus")
-	out, err := cmd.Output()
-	var found struct{ Dir string }
-	if err == nil {
-		err = json.Unmarshal(out, &found)
-	}
-	if err != nil {
-		t.Fatalf("download %s: %v: %s", module, err, out)
-	}
-	return manifesttest.Read(t, filepath.Join(found.Dir,
-		"example/prometheus-operator-crd/monitoring.coreos.com_"+resource+".yaml")).Object
+	file, err := buildtree.OperatorDefinition(ctx, nodetest.Root(t), resource)
+	errtest.Must(t, err)
+	return manifesttest.Read(t, file).Object
 }
 
 // An API server with the operator's definition accepts the component's objects, and Prometheus
