@@ -158,7 +158,13 @@ var packets = regexp.MustCompile(`packets (\d+)`)
 
 func (r *routed) count(t *testing.T, counter string) int {
 	t.Helper()
-	out := r.host.Exec(t, "nft", "list counter inet others "+counter)
+	return countIn(t, r.host, counter)
+}
+
+// countIn returns the value of a counter of the table of another program in a network namespace.
+func countIn(t *testing.T, ns *nettest.NS, counter string) int {
+	t.Helper()
+	out := ns.Exec(t, "nft", "list counter inet others "+counter)
 	found := packets.FindStringSubmatch(out)
 	if found == nil {
 		t.Fatalf("counter %s: %s", counter, out)
