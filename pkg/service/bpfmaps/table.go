@@ -8,6 +8,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -63,9 +64,9 @@ type Memory struct {
 	// Clients and Outside are the maps of session affinity. They have the last backend of each
 	// client in the cluster, and of each client outside.
 	Clients, Outside uint32
-	// Replies and Sends are the maps of service addresses and of backends by socket. Connected UDP
-	// sockets are in Replies, those that send to several services in both. The last service of each
-	// socket is in storage that goes with the socket.
+	// Replies and Sends are the maps of service addresses and of backends by socket. Only UDP
+	// sockets that use several services are there. The last service of each socket is in storage
+	// that goes with the socket.
 	Replies, Sends uint32
 	// TCP, Opening and UDP are the flow tables: established connections, connections that are
 	// being opened, and flows of UDP. Each flow has two entries, or four with SNAT.
@@ -90,7 +91,7 @@ const minTCP, maxTCP = 1 << 14, 1 << 20
 func MemoryFor(bytes uint64) Memory {
 	tcp := min(max(bytes/bytesPerFlow, minTCP), maxTCP)
 	tcp = 1 << (bits.Len64(tcp) - 1)
-	return Memory{Clients: 1 << 15, Outside: 1 << 15, Replies: 1 << 15, Sends: 1 << 15,
+	return Memory{Clients: 1 << 15, Outside: 1 << 15, Replies: 1 << 13, Sends: 1 << 13,
 		TCP: uint32(tcp), Opening: uint32(tcp / 4), UDP: uint32(tcp / 2), Quotas: uint32(tcp / 4)}
 }
 
@@ -128,6 +129,8 @@ type Table struct {
 	fresh    bool                     // see Fresh
 	hooks    []socketHook             // of the loaded programs, in the order of attaching
 	links    bool                     // Config.Links
+	mostUDP  int                      // mostGiven
+	crowded  atomic.Bool              // whether the last AbortUDP found more sockets in a namespace
 
 	mu     sync.Mutex // held while programs at sockets and their pins change
 	former former
@@ -242,7 +245,7 @@ func open(c Config, features probe.Features, all []*ebpf.CollectionSpec) (*Table
 	t := &Table{
 		dir: c.Dir, log: c.Log, limits: c.Limits, features: features,
 		maps: make(map[string]*ebpf.Map), progs: make(map[string]*ebpf.Program),
-		hooks: socketHooks, links: c.Links,
+		hooks: socketHooks, links: c.Links, mostUDP: mostGiven,
 		former: former{replaced: make(map[Hooks]bool)},
 	}
 	if c.ConnectOnly {
