@@ -118,8 +118,8 @@ func (t *Table) pairOfUDP(s sockdiag.Socket) (socketPair, error) {
 	return q.Pair, err
 }
 
-// mostGiven bounds the sockets that Given reads in one network namespace, and mostGivenAll those
-// that it reads in all. To read a socket takes about 2 us.
+// mostGiven bounds the sockets that Given reads, and that AbortUDP looks up, in one network
+// namespace. mostGivenAll bounds the sockets that Given reads in all. To read one takes about 2 us.
 const (
 	mostGiven    = 1 << 16
 	mostGivenAll = 1 << 18

@@ -1,10 +1,13 @@
 package bpfmaps
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -71,6 +74,35 @@ func TestSocketsOfBackendsThatGoAreTold(t *testing.T) {
 		}
 
 		abort(0)
+	}
+}
+
+// A pod with very many connected sockets does not hold up the sockets of others.
+func TestSocketsThatAreLookedUpAreBounded(t *testing.T) {
+	cgroup, c := nettest.NewCgroup(t), config(t)
+	var logged bytes.Buffer
+	c.Log = slog.New(slog.NewTextHandler(&logged, nil))
+	n := start(t, c, lab)
+	n.attach(t, cgroup)
+	h := newHands(t, cgroup)
+	for range 3 {
+		h.dial("udp", "198.18.0.1:53")
+	}
+	n.DeleteService(service.Name{Namespace: "test", Name: "plain"})
+	n.apply(t)
+
+	n.mostUDP = 2
+	for _, want := range []int{2, 1, 0} {
+		got, err := n.AbortUDP(h.ns.Path())
+		if err != nil || got != want {
+			t.Errorf("%d sockets were disconnected, want %d: %v", got, want, err)
+		}
+		if n.crowded.Load() != (want == 2) {
+			t.Errorf("after %d sockets: too many sockets %t", got, n.crowded.Load())
+		}
+	}
+	if n := strings.Count(logged.String(), "too many"); n != 1 {
+		t.Errorf("%d warnings: %s", n, logged.String())
 	}
 }
 

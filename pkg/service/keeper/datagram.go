@@ -43,14 +43,15 @@ func (k *Keeper) abortStale(ctx context.Context) {
 			again = nil
 		}
 
-		pause := abortPause
+		began := time.Now()
 		n, err := k.abort()
+		pause := max(abortPause, abortIdle*time.Since(began))
 		if err != nil {
 			if !failed {
 				k.log.Warn("UDP sockets may still send to a removed backend, because they could "+
 					"not be disconnected; trying again", "every", k.abortRetry, "error", err)
 			}
-			pause = k.abortRetry
+			pause = max(pause, k.abortRetry)
 			k.findStale()
 		}
 

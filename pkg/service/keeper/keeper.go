@@ -24,8 +24,9 @@ const (
 	// retryMin and retryMax bound the pause after a failed write.
 	retryMin, retryMax = 100 * time.Millisecond, 10 * time.Second
 	// abortPause is the least time between two searches for stale UDP sockets. A search walks all
-	// sockets of every namespace.
-	abortPause = 200 * time.Millisecond
+	// sockets of every namespace. It takes at most a fifth of a processor: the pause is abortIdle
+	// times as long as the search.
+	abortPause, abortIdle = 200 * time.Millisecond, 4
 	// abortAgain is the time until a second search, because a socket may have been connecting
 	// during the first search.
 	abortAgain = 2 * time.Second
