@@ -48,8 +48,8 @@ func TestSuspendedMachineAndWrongClock(t *testing.T) {
 	}
 	peer, machine := c.Machines[0], c.Machines[1]
 	ping := func(from, to, times int) error {
-		return errtest.Of(c.Machines[from].Exec(ctx, fmt.Sprintf("ping -n -c %d -W 1 -I %s %s", times,
-			tables[from].inside(), tables[to].inside())))
+		return errtest.Of(c.Machines[from].Exec(ctx, fmt.Sprintf("ping -n -c %d -W 1 -I %s %s",
+			times, tables[from].inside(), tables[to].inside())))
 	}
 	reaches := func(from, to int) error { return ping(from, to, 1) }
 	until(ctx, t, time.Minute, "the tunnel", func() error { return reaches(1, 0) })
