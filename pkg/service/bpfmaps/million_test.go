@@ -185,7 +185,8 @@ func expectHeld(t *testing.T, n node, services []service.Service,
 	return s
 }
 
-// expectRead reads a service as a program does: the frontend, a slot, and the frontend again.
+// expectRead reads a service as a program does: the frontend, a slot, and the frontend again. Each
+// chunk is looked up once, because the kernel waits for an RCU period then (before Linux 6.8).
 func expectRead(t *testing.T, n node, s service.Service, list service.Slice) {
 	t.Helper()
 	key := frontendOf(s)
@@ -197,9 +198,14 @@ func expectRead(t *testing.T, n node, s service.Service, list service.Slice) {
 		t.Fatalf("%s has %d slots, want %d", s.Name, f.Count, list.Endpoints.Len())
 	}
 
+	var chunk *ebpf.Map
 	for i := range list.Endpoints.Len() {
-		ep := list.Endpoints.At(i)
-		slot := slotAt(t, n, f.First+uint32(i))
+		ep, at := list.Endpoints.At(i), f.First+uint32(i)
+		if chunk == nil || at%slots.ChunkSlots == 0 {
+			chunk = chunkOf(t, n, at)
+		}
+		var slot service.Backend
+		errtest.Must(t, chunk.Lookup(at%slots.ChunkSlots, &slot))
 		if slot.AddrPort() != netip.AddrPortFrom(ep.Addr, 8080) {
 			t.Errorf("%s: slot %d of its own is %s, want %s", s.Name, i, slot.AddrPort(), ep.Addr)
 		}
@@ -209,14 +215,12 @@ func expectRead(t *testing.T, n node, s service.Service, list service.Slice) {
 	}
 }
 
-// slotAt looks up a slot as a program does.
-func slotAt(t *testing.T, n node, at uint32) (slot service.Backend) {
+// chunkOf opens the chunk of a slot until the test ends.
+func chunkOf(t *testing.T, n node, at uint32) (chunk *ebpf.Map) {
 	t.Helper()
-	var chunk *ebpf.Map
 	errtest.Must(t, n.maps[mapBackends].Lookup(at/slots.ChunkSlots, &chunk))
-	defer chunk.Close()
-	errtest.Must(t, chunk.Lookup(at%slots.ChunkSlots, &slot))
-	return slot
+	t.Cleanup(func() { chunk.Close() })
+	return chunk
 }
 
 // expectSame checks that the maps did not change.

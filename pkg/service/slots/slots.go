@@ -88,17 +88,39 @@ func Open(outer *ebpf.Map, spec *ebpf.MapSpec) (*Slots, error) {
 	if spec != nil {
 		s.spec = spec.InnerMap
 	}
-	for number := range outer.MaxEntries() {
-		chunk, err := open(outer, number)
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			continue
+
+	// Before Linux 6.8 the kernel waits for an RCU period with each look-up in the outer map, so
+	// that chunks are looked up at the same time.
+	size := outer.MaxEntries()
+	for first := uint32(0); first < size; first += atOnce {
+		if err := s.open(first, min(first+atOnce, size)); err != nil {
+			return nil, errors.Join(err, s.Close())
 		}
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("open chunk %d: %w", number, err), s.Close())
-		}
-		s.chunks[number] = chunk
 	}
 	return s, nil
+}
+
+// open opens the chunks with numbers from first up to end, those that exist.
+func (s *Slots) open(first, end uint32) error {
+	chunks, errs := make([]*ebpf.Map, end-first), make([]error, end-first)
+	var opens sync.WaitGroup
+	for i := range chunks {
+		opens.Go(func() { chunks[i], errs[i] = open(s.outer, first+uint32(i)) })
+	}
+	opens.Wait()
+
+	for i, chunk := range chunks {
+		number := first + uint32(i)
+		switch {
+		case errs[i] == nil:
+			s.chunks[number] = chunk
+		case errors.Is(errs[i], ebpf.ErrKeyNotExist):
+			errs[i] = nil
+		default:
+			errs[i] = fmt.Errorf("open chunk %d: %w", number, errs[i])
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Close closes the chunks. They stay in the outer map.
@@ -203,7 +225,8 @@ func (s *Slots) add(pieces []piece, room uint32) error {
 	return nil
 }
 
-// atOnce is the number of chunks that are put into the outer map at the same time.
+// atOnce is the number of chunks that are looked up in the outer map, or put into it, at the same
+// time.
 const atOnce = 16
 
 // grow makes chunks. The kernel waits for an RCU period with each chunk that is put into the outer

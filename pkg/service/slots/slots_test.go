@@ -261,3 +261,17 @@ func BenchmarkWrite(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkOpen opens the slots of a table of the default size, which `veild` does when it starts.
+func BenchmarkOpen(b *testing.B) {
+	nettest.NeedBPF(b)
+	spec := specOf(service.DefaultLimits.BackendSlots)
+	outer, err := Make(spec)
+	errtest.Must(b, err)
+	defer outer.Close()
+	for b.Loop() {
+		s, err := Open(outer, spec)
+		errtest.Must(b, err)
+		errtest.Check(b, s.Close())
+	}
+}
