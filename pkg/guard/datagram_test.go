@@ -191,7 +191,7 @@ func TestDatagramSetsAreChangedAtOnce(t *testing.T) {
 			nil)
 	for _, c := range []struct {
 		situation  string
-		have, want *State
+		have, want *Kernel
 		op         string
 	}{
 		{"filled", open, strict, "write nftables table kubeveil_guard: set endpoints4 +1 -0, " +

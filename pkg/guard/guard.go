@@ -167,7 +167,7 @@ func unguarded(links []Link, odd map[int]error) map[int]string {
 }
 
 // Read reads the kernel's state.
-func (g *Guard) Read() (*State, error) {
+func (g *Guard) Read() (*Kernel, error) {
 	h, err := nl.Open()
 	if err != nil {
 		return nil, err

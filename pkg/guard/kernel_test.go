@@ -65,9 +65,9 @@ func open(hk hooks) (*Guard, error) {
 	return openWith(pinDir, quiet(), hk, all)
 }
 
-func (n *node) read(t *testing.T) *State {
+func (n *node) read(t *testing.T) *Kernel {
 	t.Helper()
-	var s *State
+	var s *Kernel
 	n.Run(t, func() (err error) {
 		s, err = n.g.Read()
 		return err
@@ -76,7 +76,7 @@ func (n *node) read(t *testing.T) *State {
 }
 
 // pins returns the programs that are attached at a link, as "pin" or "pin of an earlier version".
-func pins(s *State, name string, hook Hook) []string {
+func pins(s *Kernel, name string, hook Hook) []string {
 	var out []string
 	for _, l := range s.Links {
 		if l.Name != name {

@@ -63,14 +63,14 @@ type Program struct {
 	Current bool
 }
 
-// State is the guard's part of the kernel's state, read or planned.
-type State struct {
+// Kernel is the guard's part of the kernel, read or planned.
+type Kernel struct {
 	Links []Link
-	// Points holds the programs at each hook. If the State was read, it has the hooks of all links.
-	// If the State was planned, it has the hooks of guarded links, each with the one program of
+	// Points holds the programs at each hook. A Kernel that was read has the hooks of all links. A
+	// Kernel that was planned has the hooks of guarded links, each with the one program of
 	// ours that must be there.
 	Points map[Point]Attached
-	// Marked holds the indices of links in the map PinLinks. It is nil if the State was planned.
+	// Marked holds the indices of links in the map PinLinks. It is nil if the Kernel was planned.
 	Marked map[int]bool
 	Ranges []netip.Prefix // sorted
 	Nodes  []netip.Addr   // sorted
@@ -92,8 +92,8 @@ func linkOf(l nl.Link) Link {
 }
 
 // Plan returns the state that the kernel must have for these settings and links. It is pure.
-func Plan(s Settings, links []Link) *State {
-	want := &State{Links: links, Points: planPoints(links), Ranges: slices.Clone(s.Ranges),
+func Plan(s Settings, links []Link) *Kernel {
+	want := &Kernel{Links: links, Points: planPoints(links), Ranges: slices.Clone(s.Ranges),
 		Nodes: distinct(s.NodeAddrs), VIPs: distinct(s.VIPs)}
 	slices.SortFunc(want.Ranges, comparePrefix)
 	want.Ranges = slices.Compact(want.Ranges)
@@ -170,7 +170,7 @@ func (o Op) String() string { return o.text }
 
 // Diff returns the changes from have to want. Changes that add protection come before changes that
 // remove protection. It is pure.
-func Diff(have, want *State) []Op {
+func Diff(have, want *Kernel) []Op {
 	var add, remove []Op
 	for _, p := range minus(want.Ranges, have.Ranges) {
 		add = append(add, opRange(p, true))
@@ -229,7 +229,7 @@ func minus[T comparable](a, b []T) []T {
 // diffLinks returns the changes of marks and attachments. A link that has programs of any version
 // is marked before its programs change, because the new version may depend on marks that the old
 // version did not set.
-func diffLinks(have *State, want map[Point]Attached) []Op {
+func diffLinks(have *Kernel, want map[Point]Attached) []Op {
 	var before, after []Op
 	for _, l := range have.Links {
 		mark := opMark(linkScope(l.Index), l.Index, l.Guarded)
@@ -248,7 +248,7 @@ func diffLinks(have *State, want map[Point]Attached) []Op {
 }
 
 // staleMarks returns the changes that remove the marks of deleted links.
-func staleMarks(have *State) []Op {
+func staleMarks(have *Kernel) []Op {
 	var ops []Op
 	for _, index := range slices.Sorted(maps.Keys(have.Marked)) {
 		if !slices.ContainsFunc(have.Links, func(l Link) bool { return l.Index == index }) {
@@ -267,7 +267,7 @@ func opMark(scope any, index int, add bool) Op {
 
 // diffPoints returns the changes of attachments. At each hook, it attaches the wanted program
 // before it detaches others of ours.
-func diffPoints(have *State, want map[Point]Attached) []Op {
+func diffPoints(have *Kernel, want map[Point]Attached) []Op {
 	var ops []Op
 	for _, l := range have.Links {
 		if l.Err != nil {

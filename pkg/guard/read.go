@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
-func (g *Guard) read(h *nl.Handle) (*State, error) {
+func (g *Guard) read(h *nl.Handle) (*Kernel, error) {
 	links, err := h.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
@@ -46,12 +46,12 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 
 // readLinks reads the attachments of links. Deleted links are left out. If the attachments of a
 // link cannot be read, Err of that link is set.
-func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
+func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*Kernel, error) {
 	marked, err := readMarked(g.maps[abi.PinLinks])
 	if err != nil {
 		return nil, fmt.Errorf("read map %s: %w", abi.PinLinks, err)
 	}
-	s := &State{Points: make(map[Point]Attached), Marked: marked}
+	s := &Kernel{Points: make(map[Point]Attached), Marked: marked}
 	finder := finder{current: g.ids}
 	for _, l := range links {
 		view := linkOf(l)

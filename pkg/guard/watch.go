@@ -37,7 +37,7 @@ func (g *Guard) guardLink(h *nl.Handle, l nl.Link) bool {
 	if err != nil {
 		view := linkOf(l)
 		view.Err = err
-		have = &State{Links: []Link{view}}
+		have = &Kernel{Links: []Link{view}}
 	}
 	// The error is nil, because each of these changes concerns the link.
 	_, odd, _ := g.do(h, diffLinks(have, planPoints(have.Links)))

@@ -61,7 +61,7 @@ func Close(cfg config.Config, log *slog.Logger) (err error) {
 // closing returns the settings that close a node at boot. They come from the configuration, and
 // from what veild has learned since boot: addresses of nodes and of services, and ranges of
 // services.
-func closing(cfg config.Config, have *guard.State) (guard.Settings, hostnet.Want) {
+func closing(cfg config.Config, have *guard.Kernel) (guard.Settings, hostnet.Want) {
 	for _, r := range have.Ranges {
 		if !slices.Contains(cfg.PodRanges(), r) && !slices.Contains(cfg.ServiceRanges, r) {
 			cfg.ServiceRanges = append(slices.Clip(cfg.ServiceRanges), r)

@@ -12,7 +12,7 @@ import (
 // Close on a node where veild has run since boot keeps the addresses and ranges that veild has
 // closed.
 func TestClosingKeepsWhatVeildLearned(t *testing.T) {
-	have := &guard.State{Nodes: nettest.Addrs("198.18.0.11", "fd42::b"),
+	have := &guard.Kernel{Nodes: nettest.Addrs("198.18.0.11", "fd42::b"),
 		VIPs: nettest.Addrs("198.18.64.1", "fd42:64::1")}
 	got, _ := closing(config.Config{}, have)
 	if !slices.Equal(got.NodeAddrs, have.Nodes) || !slices.Equal(got.VIPs, have.VIPs) {

@@ -12,7 +12,7 @@ import (
 // aRun returns a run whose device processes have their files in dir.
 func aRun(t *testing.T, dir string) *run {
 	t.Helper()
-	return &run{Options: Options{Choice: suite.Choice{Progress: t.Logf}, Upgrades: 2}, dir: dir}
+	return &run{RunConfig: RunConfig{Choice: suite.Choice{Progress: t.Logf}, Upgrades: 2}, dir: dir}
 }
 
 // Part garbage measures the first packet to a peer with and without garbage.

@@ -47,8 +47,8 @@ var benchmark = suite.Suite[*run]{Name: Suite, Whole: true, Parts: []suite.Part[
 // Parts returns the names of the parts in the order in which they run.
 func Parts() []string { return benchmark.Names() }
 
-// Options choose the measurements.
-type Options struct {
+// RunConfig selects the measurements.
+type RunConfig struct {
 	suite.Choice
 	// Sample is the duration of a sample of TCP. Samples of latency take half of it; each rate of
 	// UDP takes a quarter.
@@ -60,7 +60,7 @@ type Options struct {
 }
 
 // Check returns an error if an option is out of range.
-func (o Options) Check() error {
+func (o RunConfig) Check() error {
 	if o.Upgrades < 1 || o.Sample <= 0 || len(o.MTUs) == 0 {
 		return fmt.Errorf("%d upgrades, samples of %v, MTUs %v: want at least one of each",
 			o.Upgrades, o.Sample, o.MTUs)
@@ -75,7 +75,7 @@ func (o Options) Check() error {
 
 // run is one run of the suite.
 type run struct {
-	Options
+	RunConfig
 	*suite.Run
 	// dir is the folder of the device processes' files.
 	dir    string
@@ -85,12 +85,12 @@ type run struct {
 // Run measures the chosen parts and returns the report. If an error ends the run after measuring
 // began, Run returns it beside a report of the results so far. A missed gate is not an error. Run
 // needs root, and its program must call Child first.
-func Run(ctx context.Context, o Options) (*report.Report, error) {
+func Run(ctx context.Context, o RunConfig) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
 	return benchmark.Run(ctx, o.Choice, func(_ context.Context, r *suite.Run) (*run, error) {
-		s := &run{Options: o, Run: r}
+		s := &run{RunConfig: o, Run: r}
 		tier, err := aead.Choose()
 		if tier == nil {
 			return s, err

@@ -35,7 +35,7 @@ Flags:
 `
 
 func engineCommand() *cobra.Command {
-	o := engine.Options{Choice: suite.Choice{Rounds: 7, Limit: 55 * time.Minute,
+	o := engine.RunConfig{Choice: suite.Choice{Rounds: 7, Limit: 55 * time.Minute,
 		Parts: engine.Parts()}}
 	b := program.NewBench("engine", engineUsage, &o.Choice)
 	b.Flags.IntVar(&o.Upgrades, "upgrades", 20, "number of upgrades at each MTU")
