@@ -5,6 +5,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // TestFrontendsAreReadInOrder checks that a full barrier, an atomic operation that returns the old
@@ -15,9 +17,7 @@ func TestFrontendsAreReadInOrder(t *testing.T) {
 	for _, load := range []func() (*ebpf.CollectionSpec, error){LoadServiceSocket,
 		LoadServicePacket} {
 		spec, err := load()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 
 		for name, prog := range spec.Programs {
 			barriers := expectReadsInOrder(t, name, prog.Instructions)

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -238,9 +239,7 @@ func TestICMPErrorsAreTranslated(t *testing.T) {
 
 			_, sent, _, err := runPacket(t, coll, "service_out", segment(client, pod2, tcp, 2, ""),
 				abi.ServiceMark)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			_, l4, _, _, _ := splitIP(sent[ethernet:], router.Is6())
 			self := at(f.self, binary.BigEndian.Uint16(l4))

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // files returns a tree with these texts, by file name.
@@ -17,9 +19,7 @@ func files(texts map[string]string) *tree {
 
 func TestDocumentsOfThisTree(t *testing.T) {
 	tree, err := read("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if len(tree.documents) < 20 || len(tree.tests) < 500 || len(tree.targets) < 20 ||
 		len(tree.mentions) == 0 {
 		t.Errorf("%d documents, %d tests, %d targets, %d mentions",

@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // parse reads uses like "a>b a>c".
@@ -37,9 +39,7 @@ func TestUsesBackUp(t *testing.T) {
 // A package of real files has uses, and the command prints those that lead back up.
 func TestShow(t *testing.T) {
 	var out strings.Builder
-	if err := show(&out, false, "../wordcheck"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, show(&out, false, "../wordcheck"))
 	if !strings.Contains(out.String(), "hack/wordcheck: 5 files, ") {
 		t.Errorf("%s", out.String())
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/golden"
 )
 
@@ -38,9 +39,7 @@ func TestCommandLines(t *testing.T) {
 	for name, list := range calls {
 		t.Run(name, func(t *testing.T) {
 			help, err := bin.output(name, "-h")
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			var b strings.Builder
 			for _, args := range list {
 				transcribe(t, &b, bin.command(name, args...), help)
@@ -67,9 +66,7 @@ func TestCommandLines(t *testing.T) {
 // status 0 and goes to standard output.
 func TestToolsHaveHelp(t *testing.T) {
 	help, err := bin.output("veil-tools", "-h")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	verbs := [][]string{{"-h"}}
 	for line := range strings.Lines(help) {
 		verb, ok := strings.CutPrefix(line, "  ")

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -21,9 +22,7 @@ func TestRangesOfSitesAreClosed(t *testing.T) {
 	c, err := config.Parse("node-1", []byte(withNodes+"outside: [192.0.2.0/25]\nsites:\n"+
 		"  - name: b\n    podRanges: [10.245.0.0/16, 'fd42:245::/48']\n"+
 		"    nodeRanges: [198.51.100.0/24, '2001:db8:1::/64']\n"+site("c", 1)), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	if got, want := c.PodRanges(), prefixes("10.244.0.0/16", "fd42:244::/48", "10.245.0.0/16",
 		"fd42:245::/48", "10.201.0.0/16"); !slices.Equal(got, want) {

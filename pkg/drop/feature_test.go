@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nflog"
@@ -42,9 +43,7 @@ func recordOf(t testing.TB, dir, name string, addrs ...string) string {
 		Addrs:    nettest.Addrs(addrs...),
 		Workload: pod.Workload{Namespace: "shop", Name: name, UID: "uid-of-" + name}}
 	data, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	filetest.Write(t, filepath.Join(dir, r.HostLink+".json"), data, 0o600)
 	return r.HostLink
 }
@@ -74,9 +73,7 @@ func newNode(t testing.TB) *node {
 	t.Cleanup(func() {
 		cancel()
 		wg.Wait()
-		if err := n.f.Close(); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, n.f.Close())
 	})
 	return n
 }
@@ -181,9 +178,7 @@ func TestScanOfOnePodLeavesRoomForOthers(t *testing.T) {
 	var dropped, skipped uint64
 	nettest.Until(t, patience, "the count", func() bool {
 		counts, err := n.f.counts()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		dropped, skipped = counts.dropped[chains.Spoofed], n.f.tally.skipped(counts)[chains.Spoofed]
 		return dropped >= 2*many && uint64(len(n.forged("")))+skipped == dropped
 	})
@@ -202,9 +197,7 @@ func TestWithoutTheKernelsLogThePageSaysWhy(t *testing.T) {
 	n.Run(t, second.Begin)
 	defer second.Close()
 	answer, err := second.page(httptest.NewRequest(http.MethodGet, telemetry.DropsPath, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	d := answer.(telemetry.Drops)
 	if !d.Since.IsZero() || !strings.Contains(d.Problem, "another program listens to group 119") {
 		t.Errorf("%+v", d)
@@ -312,9 +305,7 @@ func TestAnswersAreBoundedInBytes(t *testing.T) {
 	for more := true; more; {
 		answer, err := f.page(httptest.NewRequest(http.MethodGet,
 			fmt.Sprint(telemetry.DropsPath, "?after=", after), nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		d := answer.(telemetry.Drops)
 		text, err := json.Marshal(d)
 		if err != nil || len(text) > 6<<20 {

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
@@ -85,9 +86,7 @@ func (s *nameStore) wait(t *testing.T, what string, names ...string) {
 func reflected(t *testing.T, f *fakeServer, k object.Kind) (*Client, *nameStore) {
 	t.Helper()
 	c, err := newClient(ClientConfig{Node: "node-1"}, f.config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	quicken(c)
 	k.Name = "" // of some kinds one object is watched
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))

@@ -1,6 +1,10 @@
 package leak
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
+)
 
 // The result of each part of a run has exactly the frames of that part, and its own examples.
 func TestEachTakeHasItsOwnFrames(t *testing.T) {
@@ -22,9 +26,7 @@ func TestEachTakeHasItsOwnFrames(t *testing.T) {
 			c.transmit(t, leak)
 		}
 		r, err := o.Take()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if r.Frames != uint64(part.tunnel+part.leak) || r.Plaintext != uint64(part.leak) ||
 			r.Dropped != 0 || len(r.Examples) != min(part.leak, examplesPerKind) {
 			t.Errorf("%s: %d frames, %d plaintext, %d dropped, %d examples", part.name, r.Frames,

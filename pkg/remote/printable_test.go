@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf16"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // hostile are characters that control a terminal, end a line, or change the direction of text.
@@ -19,9 +21,7 @@ func TestTextOfANodeDoesNotControlATerminal(t *testing.T) {
 			t.Errorf("%U: %q", r, got)
 		}
 		encoded, err := json.Marshal(map[string]string{"é" + text: `\n\` + text})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		escape := ""
 		for _, unit := range utf16.Encode([]rune{r}) {
 			escape += fmt.Sprintf(`\u%04X`, unit)

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // TestTwoHundredPodsByEightWorkers adds and deletes 200 pods concurrently. No ADD may fail, no two
@@ -25,9 +27,7 @@ func TestTwoHundredPodsByEightWorkers(t *testing.T) {
 	each := func(f func(i int) error) {
 		t.Helper()
 		start := time.Now()
-		if err := parallel(pods, workers, f); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, parallel(pods, workers, f))
 		if took := time.Since(start); took > bound {
 			t.Errorf("%d calls took %s", pods, took)
 		}

@@ -4,6 +4,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestHistogramQuantile(t *testing.T) {
@@ -17,9 +19,7 @@ x_seconds_count 100
 other_bucket{le="1"} 7
 `
 	b, err := parseHistogram(strings.NewReader(strings.ReplaceAll(text, "%", "80")), "x_seconds")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for q, want := range map[float64]float64{0.4: 0.05, 0.85: 0.15, 0.99: 0.2} {
 		if got := b.quantile(q); math.Abs(got-want) > 1e-9 {
 			t.Errorf("quantile %v is %v, want %v", q, got, want)

@@ -40,16 +40,12 @@ func (s *told) is(so func() bool) func() bool {
 func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 	plan := manyServices(20, 10)
 	f, err := peer.NewFeed(nodeAddr(0), plan)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer f.Close()
 	config := filepath.Join(t.TempDir(), "kubeconfig")
 	errtest.Must(t, f.WriteConfig(config))
 	client, err := kube.New(kube.ClientConfig{Node: peer.NodeName, Kubeconfig: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -77,22 +73,16 @@ func TestTableFollowsTheFeed(t *testing.T) {
 	nettest.NeedRoot(t)
 	nettest.NeedBPF(t)
 	pins, err := bpffs.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer pins.Close()
 	plan := manyServices(20, 10)
 	dir := pins.Dir("feed")
 	w, err := newWatched(t.Context(), dir, filepath.Join(t.TempDir(), "kubeconfig"), plan)
 	defer func() {
-		if err := w.close(dir); err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, w.close(dir))
 	}()
 
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	first, err := w.next(t.Context())
 	began, listed := w.feed.Began(), w.node.Listed()
 	if err != nil || first.Frontends != len(plan) || !first.At.After(listed) ||
@@ -106,9 +96,7 @@ func TestTableFollowsTheFeed(t *testing.T) {
 	if wr, err := w.next(t.Context()); err != nil || wr.Frontends != 1 {
 		t.Errorf("a change wrote %+v: %v", wr, err)
 	}
-	if err := w.node.Problems(t.Context()); err != nil {
-		t.Error(err)
-	}
+	errtest.Check(t, w.node.Problems(t.Context()))
 }
 
 func TestMissing(t *testing.T) {

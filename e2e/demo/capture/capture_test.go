@@ -3,6 +3,8 @@ package capture
 import (
 	"encoding/hex"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestSummary(t *testing.T) {
@@ -22,9 +24,7 @@ func TestSummary(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			frame, err := hex.DecodeString(tt.frame)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if got := summary(frame); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}

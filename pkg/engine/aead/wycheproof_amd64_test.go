@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/crypto/chacha20"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // laneCode runs the assembly of the tier, on the CPU or in an interpreter.
@@ -138,9 +140,7 @@ func keystreamOfLane(w *Worker, code laneCode, key *Key, v *vector, lane int) ([
 func keystreamOfXCrypto(t *testing.T, v *vector) (sealed []byte, polyKey [32]byte) {
 	t.Helper()
 	c, err := chacha20.NewUnauthenticatedCipher(v.Key, v.Nonce)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	c.XORKeyStream(polyKey[:], polyKey[:])
 	c.SetCounter(1)
 	sealed = make([]byte, len(v.Text))

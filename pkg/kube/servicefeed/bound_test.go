@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/kube/api"
 	"github.com/kubeveil/kubeveil/pkg/kube/feed"
 	"github.com/kubeveil/kubeveil/pkg/kube/kubetest"
@@ -67,9 +68,7 @@ func relist(t *testing.T, f *counting, objects ...*object.Object) {
 			list = append(list, o)
 		}
 	}
-	if err := f.Replace(list, "1"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, f.Replace(list, "1"))
 }
 
 // If objects were deleted while no watch ran, the next list frees their share and clears the
@@ -105,9 +104,7 @@ func TestListForgetsWhatItLacks(t *testing.T) {
 			f.Server.Problems())
 	}
 	for i := range 1023 {
-		if err := f.Add(plainService("evil", 3000+i)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, f.Add(plainService("evil", 3000+i)))
 	}
 	if f.passed["evil"] != 1024 || len(f.left.All()) > 0 {
 		t.Errorf("the room is taken: passed on %v, left out %v", f.passed, f.left.All())
@@ -136,9 +133,7 @@ func TestListHoldsOnlyWhatIsKept(t *testing.T) {
 	t.Cleanup(s.Close)
 
 	server, err := api.New(&rest.Config{Host: s.URL}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	list := server.Lister(object.Services, newCounting(smallRoom))
 	for page, want := range []int{1000, 24, 0} {
@@ -147,9 +142,7 @@ func TestListHoldsOnlyWhatIsKept(t *testing.T) {
 			o.Continue = fmt.Sprint(page)
 		}
 		l, err := list(t.Context(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if got := meta.LenList(l); got != want {
 			t.Errorf("page %d: %d items, want %d", page, got, want)
 		}
@@ -188,9 +181,7 @@ func TestTenantWithManyServicesCostsItself(t *testing.T) {
 			full = int64(kubetest.Memory().HeapAlloc) - before
 		}
 	}
-	if err := f.Add(plainService("good", 1)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, f.Add(plainService("good", 1)))
 	kept := int64(kubetest.Memory().HeapAlloc) - before
 	t.Logf("%d services: %v, %d KiB of heap, %d KiB with a full share", many, time.Since(began),
 		kept>>10, full>>10)
@@ -207,9 +198,7 @@ func TestTenantWithManyServicesCostsItself(t *testing.T) {
 	}
 
 	for i := range many {
-		if err := f.Delete(plainService("evil", i)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, f.Delete(plainService("evil", i)))
 	}
 	if left := f.left.All(); len(left) > 0 || f.passed["evil"] > 0 {
 		t.Errorf("all deleted: left out %v, passed on %v", left, f.passed)

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/kube/wire"
 )
 
@@ -99,9 +100,7 @@ func kept(all map[string]string, keys []string) map[string]string {
 func marshal(t testing.TB, m interface{ Marshal() ([]byte, error) }) []byte {
 	t.Helper()
 	b, err := m.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return b
 }
 
@@ -125,13 +124,9 @@ func TestNodeIsReadAsByKubernetes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := marshal(t, n)
 			var decoded corev1.Node
-			if err := decoded.Unmarshal(b); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, decoded.Unmarshal(b))
 			got, err := reader.Node(b)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			clear(b) // nothing of the input may be referred to
 			if d := diff(want(&decoded), got); d != "" {
 				t.Errorf("k8s.io/api -, ours +:\n%s", d)

@@ -80,13 +80,9 @@ func TestFlowTablesFollowTheMemory(t *testing.T) {
 func TestRefusalWithoutSetRetval(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
 	all, err := specs(probe.Features{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	table, err := open(c, probe.Features{SetRetval: false}, all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	n := startOn(t, table, lab)
 	n.attach(t, cgroup)
 	h := newHands(t, cgroup)
@@ -173,15 +169,11 @@ func TestUpgrade(t *testing.T) {
 			sticky := h.dial("tcp", "198.18.0.2:80").Answer
 			h.do(order{Do: "load", Net: "tcp", To: "[fd42::1]:80"})
 			all, err := specs(probe.Features{SetRetval: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			change(&c, all)
 			table, err := open(c, probe.Features{SetRetval: true}, all)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			n = startOn(t, table, lab)
 			changed := n.attach(t, cgroup)
@@ -233,9 +225,7 @@ func TestRemove(t *testing.T) {
 	guards, err := filepath.Glob(filepath.Join(c.Dir, "drop_*"))
 	errtest.Must(t, err)
 	taken, err := Remove(c.Dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	left, err := os.ReadDir(c.Dir)
 	if err != nil || len(left) == 0 || len(left) != len(guards) {
 		t.Errorf("after Remove %v are left, %v; it removed %v", left, err, taken)

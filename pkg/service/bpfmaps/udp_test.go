@@ -13,6 +13,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
@@ -202,14 +203,10 @@ func TestManyNamespacesLeaveTheFirstOneItsSockets(t *testing.T) {
 
 func TestLayoutMatchesThePrograms(t *testing.T) {
 	all, err := specs(probe.Features{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	links, err := packetSpec(0, Memory{TCP: 1024, Opening: 256, UDP: 512},
 		servicetest.Quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, c := range []struct {
 		m          *ebpf.MapSpec
 		key, value uintptr

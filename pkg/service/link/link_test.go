@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -339,9 +340,7 @@ func TestClientOutsideWithTheGuardInForce(t *testing.T) {
 func (l *linked) serve(t *testing.T, vips ...string) {
 	t.Helper()
 	p, err := planner.New("node-1", servicetest.Limits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	s := servicetest.Named("web")
 	s.Ports[0].NodePort, s.LoadBalancerIPs = 30080, nettest.Addrs(vips...)
 	p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))
@@ -349,9 +348,7 @@ func (l *linked) serve(t *testing.T, vips ...string) {
 	endpoints := servicetest.SliceOf("web", "198.18.1.5", "fd42:1::5")
 	servicetest.Place(&endpoints, "node-1")
 	p.PutSlice(endpoints)
-	if err := l.Apply(p.Plan()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Apply(p.Plan()))
 	listen(t, l.pod)
 }
 
@@ -374,9 +371,7 @@ func (l *linked) watch(t *testing.T, bell string, patience time.Duration) (stop 
 	stop = sync.OnceFunc(func() {
 		cancel()
 		group(t, l.host, bell, 7)
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		errtest.Check(t, <-done)
 	})
 	t.Cleanup(stop) // before what closes the maps, also after Fatal
 	return stop

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -22,9 +23,7 @@ func TestProbe(t *testing.T) {
 		t.Error(err)
 	}
 	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.Uname(&name))
 
 	var major, minor int
 	release := unix.ByteSliceToString(name.Release[:])

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // The counters of veil-wg are read whole or not at all. A veil-wg that does not count is not an
@@ -75,9 +77,7 @@ func answering(t *testing.T, answer string) (path string, asked <-chan string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	lines := make(chan string, 1)
 	go func() {

@@ -3,6 +3,8 @@ package lab
 import (
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestMeet(t *testing.T) {
@@ -11,9 +13,7 @@ func TestMeet(t *testing.T) {
 
 	addr := l.Addr().String()
 	out, err := meet(t.Context(), []string{"--timeout", "5s", "tcp/" + addr, "tcp/" + addr})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if r := out.([]metResult); len(r) != 2 || r[0].Tries != 1 || r[1].Error != "" {
 		t.Errorf("met: %+v", r)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // Each try is counted once, as answered or not. The tests use an echo server for TCP only, and no
@@ -16,9 +18,7 @@ func TestTryCountsAnswers(t *testing.T) {
 	defer cancel()
 	out, err := try(ctx, []string{"--to", l.Addr().String() + ",127.0.0.1:1", "--interval", "1ms",
 		"--timeout", "200ms", "--report", "1h"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	got := out.([]tryState)
 	if len(got) != 4 {
 		t.Fatalf("states %+v, want states of TCP and UDP for two servers", got)

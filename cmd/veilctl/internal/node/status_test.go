@@ -118,9 +118,7 @@ func TestStatusNamesAddressesThatIdentifyNoPod(t *testing.T) {
 		s := sample()
 		s.Policy = &telemetry.Policy{Listed: true, Ignored: &i}
 		var out bytes.Buffer
-		if err := showStatus(&out, s); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, showStatus(&out, s))
 		if text := out.String(); !strings.Contains(text, want) ||
 			want == "" && strings.Contains(text, "Identify") {
 			t.Errorf("no %q in\n%s", want, text)

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestPlan(t *testing.T) {
@@ -15,9 +17,7 @@ func TestPlan(t *testing.T) {
 
 	for i := range 2 {
 		p, err := newPlan(prefix, i)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		share := netip.PrefixFrom(p.ClearGateway, nodePrefixBits).Masked()
 		for _, a := range []netip.Addr{p.ClearPod, p.ClearGateway, p.BarePod, p.BareGateway} {
 			if seen[a] || !share.Contains(a) || !prefix.Contains(a) {
