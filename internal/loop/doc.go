@@ -9,7 +9,8 @@
 // Promises:
 //   - Turns and jobs run one after another on the goroutine of Run. Data that only they use needs
 //     no lock.
-//   - After a poke, a turn begins. Several pokes before a turn cause only one turn.
+//   - After a poke, a turn begins: at once after calm, otherwise when Gather has passed since the
+//     last turn. Several pokes before a turn cause only one turn.
 //   - The pause before a retry doubles from RetryMin to RetryMax. It starts again with RetryMin
 //     after a turn that succeeds, and for a turn that a poke causes.
 //

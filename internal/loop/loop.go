@@ -11,8 +11,8 @@ var ErrEnded = errors.New("the loop has ended")
 
 // Schedule holds the times of a Loop.
 type Schedule struct {
-	// Gather is the time between a poke and its turn, so that one turn handles several changes. 0
-	// makes the turn begin at once.
+	// Gather is the least time between the end of a turn and the next turn of a poke, so that one
+	// turn handles several changes. A poke after that time causes a turn at once.
 	Gather time.Duration
 	// Resync is the interval of turns without another reason. 0 turns them off.
 	Resync time.Duration
@@ -66,6 +66,7 @@ func (l *Loop) Run(ctx context.Context, turn func(Reason) error) {
 
 	var retry <-chan time.Time
 	pause, failed := l.RetryMin, false
+	var last time.Time // the end of the last turn
 	for {
 		reason := Reason{Failed: failed}
 		select {
@@ -78,7 +79,7 @@ func (l *Loop) Run(ctx context.Context, turn func(Reason) error) {
 			if failed && l.Wait != nil && l.Wait() {
 				continue
 			}
-			if !l.gather(ctx) {
+			if !l.gather(ctx, last) {
 				return
 			}
 			pause = l.RetryMin
@@ -87,7 +88,9 @@ func (l *Loop) Run(ctx context.Context, turn func(Reason) error) {
 			reason.Resync = true
 		}
 
-		if err := turn(reason); err != nil {
+		err := turn(reason)
+		last = time.Now()
+		if err != nil {
 			failed, retry = true, time.After(pause)
 			pause = min(2*pause, l.RetryMax)
 			continue
@@ -96,18 +99,23 @@ func (l *Loop) Run(ctx context.Context, turn func(Reason) error) {
 	}
 }
 
-// gather waits for Gather after a poke, because further changes often follow soon. It returns false
-// if ctx ended.
-func (l *Loop) gather(ctx context.Context) bool {
-	if l.Gather == 0 {
+// gather waits after a poke until Gather has passed since the last turn, because further changes
+// often follow soon. It returns false if ctx ended.
+func (l *Loop) gather(ctx context.Context, last time.Time) bool {
+	rest := l.Gather - time.Since(last)
+	if rest <= 0 {
 		return true
 	}
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(l.Gather):
-		return true
+	case <-time.After(rest):
 	}
+	select {
+	case <-l.wake: // The turn has the changes of this poke too.
+	default:
+	}
+	return true
 }
 
 // Do runs job between two turns and returns when job has returned. If Do returns an error, which is

@@ -66,14 +66,19 @@ func (w *world) until(t *testing.T, d time.Duration, want ...time.Duration) {
 	}
 }
 
-func TestPokesBeforeATurnCountAsOne(t *testing.T) {
-	run(t, Schedule{Gather: time.Millisecond, RetryMin: time.Second, RetryMax: time.Second},
+// A poke after calm causes a turn at once. Further pokes shortly after a turn cause one together.
+func TestPokesShortlyAfterATurnCountAsOne(t *testing.T) {
+	const ms = time.Millisecond
+	run(t, Schedule{Gather: 2 * ms, RetryMin: time.Second, RetryMax: time.Second},
 		func(t *testing.T, w *world) {
 			w.Poke()
+			w.until(t, ms/2, 0)
 			w.Poke()
-			w.until(t, time.Minute, time.Millisecond)
+			w.until(t, ms/2, 0)
 			w.Poke()
-			w.until(t, time.Minute, time.Millisecond, time.Minute+time.Millisecond)
+			w.until(t, time.Minute, 0, 2*ms)
+			w.Poke()
+			w.until(t, time.Minute, 0, 2*ms, time.Minute+ms)
 		})
 }
 

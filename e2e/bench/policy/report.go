@@ -108,13 +108,11 @@ func (s *run) Report() *report.Report {
 			fmt.Sprintf("All rules select pods of the measured node, and refer to %d sets of peers.",
 				world.Tiers),
 			"A change is timed from the bytes of its event in the watch until the kernel has "+
-				"acknowledged it. In it are decoding the event, and the 2 ms for which the "+
-				"Keeper gathers changes; the network and the API server are not.",
+				"acknowledged it. In it is decoding the event; the network and the API server are not.",
 			"A policy that takes the fast path away (hostRouting ebpf) is timed until it is in "+
 				"force. By then conntrack tracks the open connections that the policy allows. The "+
 				"others are dropped from then on.",
-			"Changes without the Keeper are planned and written at once: there is no event, "+
-				"and none of those 2 ms.",
+			"Changes without the Keeper are planned and written without an event.",
 			"Memory is what the heap grows by when the Keeper learns of the pods of all nodes. Garbage "+
 				"and buffers of the watch are not in it.",
 			"A revocation is timed from the call that sets the policy until the last connection "+

@@ -27,7 +27,7 @@ const (
 	resync = 30 * time.Second
 	// retry is the delay after a failed step.
 	retry = time.Second
-	// gather is the delay in which further changes join the same step.
+	// gather is the least time between two steps. Changes that come meanwhile join the next step.
 	gather = 2 * time.Millisecond
 )
 
