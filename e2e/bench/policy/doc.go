@@ -17,8 +17,7 @@
 // pods remains. A part that cannot be measured becomes a missed gate with the reason.
 //
 // Part change times a change from the bytes of its event in the API server's watch until the kernel
-// has acknowledged the transaction. That includes decoding, and the 2 ms for which the Keeper
-// collects changes, but not the network and the API server.
+// has acknowledged the transaction. That includes decoding, but not the network and the API server.
 //
 // Part connections measures CPU time of the whole machine, in each lane and in two lanes without a
 // policy. The difference between those two is the resolution of the measurement. A gate of
@@ -27,10 +26,11 @@
 // accepts all of them.
 //
 // Part tenant measures what the policies of one namespace cost other namespaces. It attaches and
-// detaches pods as the CNI plugin does while the policies are being enforced.
+// detaches pods as the CNI plugin does while the policies are being enforced. Another process reads
+// the CPU time of a minute in which nothing changes.
 //
 // Part read is package largeobject. veild reads objects that are as large as etcd accepts.
 //
 // Start reading at Run in suite.go; node.go has the node. The parts are size.go, change.go with
-// fastpath.go, revoke.go, add.go and tenant.go, and package lane has the connections.
+// fastpath.go, revoke.go, add.go and tenant.go with idle.go, and package lane has the connections.
 package policy

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -206,27 +205,6 @@ func (n *node) editsBeside(ctx context.Context, count int, of policy.Policy) (to
 	}
 	n.PutPolicy(of)
 	return took, n.enforced(ctx)
-}
-
-// idle returns the CPU time, in milliseconds per minute, while nothing changes. In a minute the
-// Keeper compares the kernel's table twice with what it wrote. Before that, idle makes the Keeper
-// read the table, records and reservations: it reads again what changed within a second before. Then
-// idle collects garbage and returns its memory to the kernel; otherwise Go's scavenger would do so
-// during the measurement.
-func (n *node) idle(ctx context.Context, long time.Duration) (perMinute float64, err error) {
-	var began time.Duration
-	for i, d := range []time.Duration{long / 20, long / 20, long} {
-		if began = cpu(); i == 1 {
-			n.TableChanged()
-			debug.FreeOSMemory()
-		}
-		select {
-		case <-ctx.Done():
-			return 0, context.Cause(ctx)
-		case <-time.After(d):
-		}
-	}
-	return bench.Millis(cpu()-began) * float64(time.Minute) / float64(long), nil
 }
 
 // cpu returns the CPU time of this process since its start, or 0 if it cannot be read.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/api"
 	"github.com/kubeveil/kubeveil/e2e/bench/engine"
+	"github.com/kubeveil/kubeveil/e2e/bench/policy"
 	"github.com/kubeveil/kubeveil/e2e/bench/scale"
 	"github.com/kubeveil/kubeveil/e2e/bench/service"
 	"github.com/kubeveil/kubeveil/e2e/bench/site"
@@ -28,8 +29,8 @@ import (
 )
 
 func main() {
-	// Benchmarks start this program again as endpoint, client or device process.
-	for _, child := range []func() (int, bool){api.Child, engine.Child, scale.Child,
+	// Benchmarks start this program again as endpoint, client, device process or meter.
+	for _, child := range []func() (int, bool){api.Child, engine.Child, policy.Child, scale.Child,
 		service.Child, site.Child} {
 		if status, is := child(); is {
 			os.Exit(status)

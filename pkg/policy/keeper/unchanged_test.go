@@ -78,3 +78,30 @@ func (n *node) turnsAfterResync(plans bool) error {
 	}
 	return nil
 }
+
+// No tick makes a step while nothing changes, after a large change too: it reads no record and no
+// element, and makes no plan.
+func TestIdleNodeMakesNoStep(t *testing.T) {
+	const ticks = 100
+	n := newLargeNode(t)
+	n.finish()
+	long := time.Now().Add(-time.Hour)
+	n.must(func() error {
+		n.TableChanged()
+		return errors.Join(os.Chtimes(n.paths.PodDir, long, long),
+			os.Chtimes(n.paths.PolicyDir, long, long), n.Keeper.step())
+	})
+
+	idle := n.shown.Load()
+	n.must(func() error {
+		for tick := range ticks {
+			if err := n.turn(loop.Reason{Resync: true}); err != nil {
+				return err
+			}
+			if n.shown.Load() != idle {
+				return fmt.Errorf("tick %d made a step", tick)
+			}
+		}
+		return nil
+	})
+}
