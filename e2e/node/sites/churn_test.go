@@ -216,8 +216,8 @@ func (p pair) follows(ctx context.Context, t *testing.T, c *churn) {
 	}
 }
 
-// mirrored returns all objects that veil-site of s wrote for other clusters, without what each start
-// chooses anew: addresses of services, and when an export was first seen.
+// mirrored returns all objects that veil-site of s wrote for other clusters, without what a later start
+// chooses again: addresses of services, and when an export was first seen.
 func (s *side) mirrored(ctx context.Context, t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
