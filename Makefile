@@ -179,7 +179,9 @@ conformance: cluster-image ## the upstream's own tests of networking on virtual 
 conformance-storage: cluster-image image-csi ## the upstream's own tests of storage drivers on a virtual machine, out/conformance-storage/result.json (FOCUS=REGEXP, LIMIT=4h, PARALLEL=2)
 	@hack/build-conformance.sh
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance --volumes --parallel $(or $(PARALLEL),2) --out $(OUT)/conformance-storage $(if $(FOCUS),--focus '$(FOCUS)') $(if $(LIMIT),--limit $(LIMIT))
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance --volumes --parallel $(or $(PARALLEL),2) \
+		--out $(OUT)/conformance-storage \
+		$(if $(FOCUS),--focus '$(FOCUS)') $(if $(LIMIT),--limit $(LIMIT))
 
 .PHONY: conformance-policy
 conformance-policy: cluster-image ## the upstream's own tests of ClusterNetworkPolicy on virtual machines, out/conformance-policy/result.json (FOCUS=REGEXP, LIMIT=4h)

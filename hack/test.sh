@@ -40,7 +40,7 @@ watched() {
 	case $1 in
 	*/bpf | */e2e | */e2e/* | */hack/* | */pkg/policy/nftables) return 1 ;;
 	*/pkg/bench/* | */cmd/veil-tools/*) return 1 ;;
-	*/internal/atomicfile | */pkg/wgkey | */plugins/veil | */csi/kerneltest) return 1 ;;
+	*/internal/atomicfile | */pkg/wgkey | */pkg/hostnet | */plugins/veil | */csi/kerneltest) return 1 ;;
 	esac
 	grep -qE '\bgo (func|[a-z]+[.(])|\.Go\(|\.Parallel\(' "$1"/*.go
 }

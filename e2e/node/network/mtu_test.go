@@ -222,7 +222,7 @@ func TestPaddedPacketsFitThePeersUnderlay(t *testing.T) {
 	pods := nodetest.EchoPods(ctx, t, l)
 	nodetest.Meet(ctx, t, pods[0], pods[1])
 	errtest.Must(t, l.Nodes()[1].SetUnderlayMTU(ctx, narrow))
-	restartVeild(ctx, t, l.Nodes()[1]) // one that runs publishes a smaller MTU after a minute
+	restartVeild(ctx, t, l.Nodes()[1]) // without a restart the other node takes a minute
 
 	least := (narrow - cluster.OuterOverhead(false)) / cluster.Padding * cluster.Padding
 	s := nodetest.WaitStatus(ctx, t, l.Nodes()[0], time.Minute, func(s telemetry.Status) error {
