@@ -51,6 +51,7 @@ func New(ctx context.Context, o Options) (p *Pair, err error) {
 	if p.A.Lab, err = lab.New(ctx, options); err != nil {
 		return p, err
 	}
+
 	options.Beside, options.VeildConfig = p.A.Lab, Settings(partB, partA, NameA, o.Imports...)
 	if o.Dir != "" {
 		options.Dir = o.Dir + "-" + NameB

@@ -94,6 +94,7 @@ func (c *churn) change(ctx context.Context, t *testing.T) {
 	core := c.Control.Client.CoreV1().Services("shop")
 	slices := c.Control.Client.DiscoveryV1().EndpointSlices("shop")
 	_, has := c.services[name]
+
 	switch op := c.rand.IntN(10); {
 	case op < 2:
 		c.toggleExport(ctx, t, name)
@@ -187,6 +188,7 @@ func (p pair) follows(ctx context.Context, t *testing.T, c *churn) {
 		if len(nodes.Items) != len(c.nodes) {
 			return fmt.Errorf("%d nodes, want %v", len(nodes.Items), c.nodes)
 		}
+
 		list, err := p.a.Control.Dynamic.Resource(imports).Namespace("shop").List(ctx,
 			metav1.ListOptions{})
 		if err != nil {
@@ -216,8 +218,8 @@ func (p pair) follows(ctx context.Context, t *testing.T, c *churn) {
 	}
 }
 
-// mirrored returns all objects that veil-site of s wrote for other clusters, without what a later start
-// chooses again: addresses of services, and when an export was first seen.
+// mirrored returns all objects that veil-site of s wrote for other clusters, without what a later
+// start chooses again: addresses of services, and when an export was first seen.
 func (s *side) mirrored(ctx context.Context, t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}

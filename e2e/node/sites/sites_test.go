@@ -148,6 +148,7 @@ func (p pair) copied(ctx context.Context, t *testing.T) {
 			types.MergePatchType, []byte(text), metav1.PatchOptions{})
 		errtest.Must(t, err)
 	}
+
 	patch(p.a, imports, `{"metadata":{"labels":{"mine":"x"},"annotations":{"kubeveil.io/prefer":"local"}}}`)
 	patch(p.b, exports, `{"metadata":{"labels":{"own":"x"}},"spec":{"exportedLabels":{"team":"b",`+
 		`"kubeveil.io/x":"y"},"exportedAnnotations":{"example.com/note":"n"}}}`)
