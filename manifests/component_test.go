@@ -48,7 +48,7 @@ func TestManifestsOfServicesAddNoPrivilege(t *testing.T) {
 		*translating.Spec.Template.Spec.Containers[0].Resources.Limits.Memory()
 	// The soft limit of memory follows the container's limit.
 	i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "GOMEMLIMIT" })
-	c.Env[i].Value = "1536MiB"
+	c.Env[i].Value = "256MiB"
 	directory := corev1.HostPathDirectory
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "cgroup",
 		VolumeSource: corev1.VolumeSource{

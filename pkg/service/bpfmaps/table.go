@@ -82,8 +82,10 @@ type Memory struct {
 // memory.
 const bytesPerFlow = 24 << 10
 
-// Bounds of the default size of Memory.TCP.
-const minTCP, maxTCP = 1 << 14, 1 << 20
+// Bounds of the default size of Memory.TCP. The largest maps of flows have 144 MiB together, for
+// which the memory limit of veild's container has room (manifests/components/services). They have
+// as many flows as the kernel's conntrack by default, 262,144.
+const minTCP, maxTCP = 1 << 14, 1 << 19
 
 // MemoryFor returns the sizes for a node with this many bytes of memory. The sizes of the maps of
 // flows are powers of two, so that the maps keep their size on a kernel that sees slightly less

@@ -62,7 +62,7 @@ func TestServicesWorkAtSockets(t *testing.T) {
 func TestFlowTablesFollowTheMemory(t *testing.T) {
 	const bytesPerEntry = 144
 	for gib, want := range map[float64]uint32{0.5: 1 << 14, 0.98: 1 << 15, 1.9: 1 << 16,
-		3.8: 1 << 17, 4: 1 << 17, 7.7: 1 << 18, 31: 1 << 20, 1024: 1 << 20} {
+		3.8: 1 << 17, 4: 1 << 17, 7.7: 1 << 18, 15: 1 << 19, 1024: 1 << 19} {
 		memory := gib * (1 << 30)
 		m := MemoryFor(uint64(memory))
 		entries := m.TCP + m.Opening + m.UDP + m.Quotas
