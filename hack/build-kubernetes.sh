@@ -68,17 +68,35 @@ get_etcd() {
 	fi
 }
 
+# A lab with out/tools/etcd-streams serves streaming lists, for which Debian's etcd is too old.
+build_etcd() {
+	cd "$ROOT/hack/tools/etcd"
+	CGO_ENABLED=0 GOFLAGS='' go build -buildvcs=false -trimpath -ldflags "-s -w" -o "$1" \
+		go.etcd.io/etcd/server/v3
+}
+
+get_streaming_etcd() {
+	local etcd=$OUT/tools/etcd-streams from
+	from=$(cat "$ROOT"/hack/tools/etcd/go.{mod,sum} <(go env GOVERSION GOARCH) | sha256sum | cut -d' ' -f1)
+	built_from "$etcd" "$from" && return
+	progress "build etcd" build_etcd "$etcd.new"
+	mv "$etcd.new" "$etcd"
+	echo "$from" >"$etcd.from"
+}
+
 wanted=("$@")
 mkdir -p "$OUT/bin"
 case "${wanted[*]}" in
 "")
 	get_etcd
+	get_streaming_etcd
 	for program in kube-apiserver kube-proxy; do
 		use "$program" "$OUT/bin/$program" "$version" || wanted+=("$program")
 	done
 	;;
 all)
 	get_etcd
+	get_streaming_etcd
 	wanted=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm kubectl)
 	;;
 esac

@@ -10,6 +10,7 @@
 #   promtool, which tests the alerts                hack/tools/promtool/go.mod
 #   kustomize, which renders releases               hack/tools/kustomize/go.mod
 #   Helm, which tests the chart                     hack/tools/helm/go.mod
+#   etcd for streaming lists                        hack/tools/etcd/go.mod
 
 # The compiler of the BPF programs: Debian 12's.
 CLANG_VERSION=14

@@ -129,6 +129,9 @@ func (c *Control) Host() *Host {
 	return c.host
 }
 
+// Etcd returns the present process of etcd.
+func (c *Control) Etcd() *Process { return c.etcd.Process }
+
 func (c *Control) pki(name string) string { return filepath.Join(c.host.Dir, "pki", name) }
 
 func (c *Control) makeCerts() error {

@@ -62,6 +62,9 @@ type Options struct {
 	// APIServerFlags returns additional flags of API server i; the first server is 0. They follow
 	// the flags of the lab, and the last value of a flag counts. Nil means no additional flags.
 	APIServerFlags func(i int) []string
+	// Streams runs an etcd with which the API server serves streaming lists, as in a cluster of
+	// today, in place of Debian's etcd.
+	Streams bool
 	// NoAPIServer leaves out etcd and kube-apiserver. veild then reads snapshot files, see
 	// Introduce. A Clear lab never has an API server.
 	NoAPIServer bool

@@ -107,9 +107,11 @@ func (p *Pool) Close() error {
 	return errors.Join(errs...)
 }
 
-// ordinaryServer reports whether the lab has one API server without additional flags, so that other
-// labs can use it.
-func (o Options) ordinaryServer() bool { return o.APIServers == 1 && o.APIServerFlags == nil }
+// ordinaryServer reports whether the lab has one API server without additional flags and with the
+// usual etcd, so that other labs can use it.
+func (o Options) ordinaryServer() bool {
+	return o.APIServers == 1 && o.APIServerFlags == nil && !o.Streams
+}
 
 // signal sends SIGSTOP or SIGCONT to the programs.
 func (c *Control) signal(s syscall.Signal) error {

@@ -71,8 +71,12 @@ func (c *Control) startEtcd(ctx context.Context) error {
 	if c.lab.opts.APIServers > 1 {
 		urls = []string{c.etcdURL()}
 	}
+	program := "out/tools/etcd"
+	if c.lab.opts.Streams {
+		program = buildtree.StreamingEtcd
+	}
 	c.etcd = &etcd.Server{Host: c.host.Host, Dial: c.dial}
-	return c.etcd.Start(ctx, filepath.Join(root, "out/tools/etcd"), urls...)
+	return c.etcd.Start(ctx, filepath.Join(root, program), urls...)
 }
 
 // BackUpEtcd keeps a copy of etcd's data. It restarts etcd and waits until the API server is ready.
@@ -105,3 +109,6 @@ func (c *Control) CopyObject(ctx context.Context, prefix, name string, copies ..
 func (c *Control) DeleteObjects(ctx context.Context, prefix string, names ...string) error {
 	return c.etcd.DeleteObjects(ctx, prefix, names...)
 }
+
+// CompactEtcd calls etcd.Server.Compact for the lab's etcd.
+func (c *Control) CompactEtcd(ctx context.Context) error { return c.etcd.Compact(ctx) }

@@ -103,15 +103,15 @@ func (n *node) kill() {
 func (n *node) follows(s *source) {
 	n.t.Helper()
 	w, dir, began := s.wants(), n.pins.Dir(folder), time.Now()
-	differs := "not read"
+	how := "not read"
 	defer func() {
 		if n.t.Failed() {
-			n.t.Logf("%s\n%s", differs, n.log.String())
+			n.t.Logf("%s\n%s", how, n.log.String())
 		}
 	}()
 	nettest.Until(n.t, time.Minute, "the maps hold what the API server has", func() bool {
-		differs = w.differs(dir)
-		return differs == ""
+		how = differs(dir, w)
+		return how == ""
 	})
 	n.t.Logf("equal after %.2f s", time.Since(began).Seconds())
 }
@@ -148,6 +148,24 @@ func TestServicesFollowTheAPIServer(t *testing.T) {
 			s.change(500)
 			f.Compact()
 			f.Restore()
+		}},
+		{"a service is deleted while slices are listed again", func() {
+			f.Cut()
+			s.slices[s.first()][0].Labels["changed"] = "yes" // so that its revision is lost
+			errtest.Must(t, f.Put(s.slices[s.first()][0]))
+			errtest.Must(t, f.Put(s.services[s.first()]))
+			release := n.hold(s, 2, func() {
+				f.Compact()
+				f.Restore()
+			})
+			defer release()
+			i := s.first()
+			errtest.Must(t, f.Delete(s.services[i]))
+			delete(s.services, i)
+			n.follows(s)
+			s.services[i] = s.shape.Service(i)
+			errtest.Must(t, f.Put(s.services[i]))
+			n.follows(s)
 		}},
 		{"410 in the midst", func() {
 			errtest.Must(t, f.Expire(apifeed.Slices))
@@ -213,17 +231,24 @@ func (n *node) killedAt(s *source, quarters int) {
 	n.kill()
 	before := s.wants()
 	s.change(100)
-	reached, release := s.feed.Hold(apifeed.Slices, len(s.slices)*quarters/4)
-	defer release()
-	n.start()
-	select {
-	case <-reached:
-	case <-time.After(time.Minute):
-		n.t.Fatal("the list did not begin")
-	}
-	if differs := before.differs(n.pins.Dir(folder)); differs != "" {
-		n.t.Errorf("while the list is read: %s", differs)
+	defer n.hold(s, quarters, n.start)()
+	if how := differs(n.pins.Dir(folder), before); how != "" {
+		n.t.Errorf("while the list is read: %s", how)
 	}
 	n.kill()
 	n.start()
+}
+
+// hold stops the list of slices that begin causes after some of its quarters, until release.
+func (n *node) hold(s *source, quarters int, begin func()) (release func()) {
+	n.t.Helper()
+	reached, release := s.feed.Hold(apifeed.Slices, len(s.slices)*quarters/4)
+	begin()
+	select {
+	case <-reached:
+	case <-time.After(time.Minute):
+		release()
+		n.t.Fatal("the list did not begin")
+	}
+	return release
 }

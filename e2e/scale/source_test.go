@@ -1,11 +1,8 @@
 package scale
 
 import (
-	"encoding/binary"
-	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"testing"
 
@@ -15,7 +12,6 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/scale/apifeed"
 	"github.com/kubeveil/kubeveil/e2e/scale/servicenode"
 	"github.com/kubeveil/kubeveil/internal/errtest"
-	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
 // source holds the objects that the feed has.
@@ -99,81 +95,17 @@ func (s *source) changeEndpoint(slice *discoveryv1.EndpointSlice) {
 	errtest.Must(s.t, s.feed.Put(slice))
 }
 
-// wanted is what the maps must hold.
-type wanted struct {
-	backends map[service.FrontendKey][]netip.AddrPort
-	// draining are the numbers of the backends that only keep flows.
-	draining map[service.FrontendKey]int
+// wants returns what the maps must hold.
+func (s *source) wants() servicenode.Content {
+	return servicenode.Want(slices.Collect(maps.Values(s.services)),
+		slices.Concat(slices.Collect(maps.Values(s.slices))...))
 }
 
-func (s *source) wants() wanted {
-	w := wanted{map[service.FrontendKey][]netip.AddrPort{}, map[service.FrontendKey]int{}}
-	for i, svc := range s.services {
-		port := svc.Spec.Ports[0]
-		key := service.FrontendKey{Addr: netip.MustParseAddr(svc.Spec.ClusterIP).As16(),
-			Protocol: service.TCP, Scope: service.Inside}
-		binary.BigEndian.PutUint16(key.Port[:], uint16(port.Port))
-		if port.Protocol == corev1.ProtocolUDP {
-			key.Protocol = service.UDP
-		}
-
-		ready, last := []netip.AddrPort{}, []netip.AddrPort{}
-		for _, slice := range s.slices[i] {
-			for _, ep := range slice.Endpoints {
-				at := netip.AddrPortFrom(netip.MustParseAddr(ep.Addresses[0]),
-					uint16(*slice.Ports[0].Port))
-				switch {
-				case *ep.Conditions.Ready:
-					ready = append(ready, at)
-				case *ep.Conditions.Serving:
-					last = append(last, at)
-				}
-			}
-		}
-		w.draining[key] = 0
-		if len(ready) == 0 {
-			ready = last
-		} else if key.Protocol == service.UDP {
-			w.draining[key] = len(last)
-		}
-		slices.SortFunc(ready, netip.AddrPort.Compare)
-		w.backends[key] = ready
-	}
-	return w
-}
-
-// differs returns how the maps in a folder differ from w, or "".
-func (w wanted) differs(dir string) string {
+// differs returns how the maps in a folder differ from what they must hold, or "".
+func differs(dir string, want servicenode.Content) string {
 	c, err := servicenode.Read(dir)
 	if err != nil {
 		return err.Error()
 	}
-	for key, want := range w.backends {
-		if got, has := c.Backends[key]; !has || !slices.Equal(got, want) {
-			return fmt.Sprintf("frontend %v has %d backends, want %d: %v", key.AddrPort(), len(got),
-				len(want), firstOther(got, want))
-		}
-	}
-	if len(c.Backends) != len(w.backends) {
-		return fmt.Sprintf("%d frontends, want %d", len(c.Backends), len(w.backends))
-	}
-
-	for key, want := range w.draining {
-		if got := c.Draining[key]; got != want {
-			return fmt.Sprintf("frontend %v has %d draining backends, want %d", key.AddrPort(), got,
-				want)
-		}
-	}
-	return ""
-}
-
-// firstOther returns the first backends that differ.
-func firstOther(got, want []netip.AddrPort) string {
-	for i := range max(len(got), len(want)) {
-		if i >= len(got) || i >= len(want) || got[i] != want[i] {
-			return fmt.Sprintf("from %d on: %v, want %v", i, got[i:min(i+1, len(got))],
-				want[i:min(i+1, len(want))])
-		}
-	}
-	return "they are equal"
+	return c.Differs(want)
 }

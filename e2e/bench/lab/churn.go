@@ -96,7 +96,7 @@ func (s *scaled) measureChurn(ctx context.Context, pods []*lab.Pod) error {
 
 	var waits []float64
 	for _, c := range since {
-		waits = append(waits, float64(c.waited)/float64(time.Millisecond))
+		waits = append(waits, float64(c.Waited)/float64(time.Millisecond))
 	}
 
 	turns := after.minus(before)

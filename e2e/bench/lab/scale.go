@@ -211,8 +211,8 @@ func (s *scaled) changes(ctx context.Context) error {
 
 		touched, took := 0, time.Duration(0)
 		for _, c := range since {
-			touched += c.peers
-			took += c.took
+			touched += c.Peers
+			took += c.Took
 		}
 
 		turns := after.minus(before)
@@ -271,7 +271,7 @@ func (s *scaled) fills(ctx context.Context) error {
 
 		took := time.Duration(0)
 		for _, c := range since {
-			took += c.took
+			took += c.Took
 		}
 
 		millis, whole = append(millis, 1000*took.Seconds()), append(whole, 1000*t.sum)

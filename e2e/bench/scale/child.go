@@ -20,26 +20,38 @@ const verbFeed = "feed"
 func Child() (status int, is bool) { return suite.Child(Suite, child) }
 
 // child runs a verb. Its other arguments are the kind of the endpoints and their number, the path
-// of the kubeconfig, and the path of a profile to write, which may be empty.
+// of the kubeconfig, and the path of a profile to write, which may be empty. For sideFollow the last
+// is the number of services that the API server has.
 func child(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) != 5 {
-		return fmt.Errorf("%q: want a verb, a kind, a number and two paths", args)
+		return fmt.Errorf("%q: want a verb, a kind, a number, a path and another argument", args)
 	}
 	n, err := strconv.Atoi(args[2])
 	if err != nil {
 		return err
 	}
+
 	var f figures
 	shape, config := shapeOf(args[1], n), args[3]
 	switch args[0] {
 	case verbFeed:
 		return serve(ctx, shape, config)
 	case sideOurs:
-		f, err = ours(ctx, shape, config, args[4])
+		f, err = ours(ctx, wantOf(shape), config, args[4], true)
 	case sideLoop:
 		f, err = loop(ctx, n, config)
+	case sideServed:
+		f, err = ours(ctx, wantOf(shape).beside(), config, args[4], false)
+	case sideDrop:
+		f, err = drop(ctx, config)
+	case sideFollow:
+		services, bad := strconv.Atoi(args[4])
+		if bad != nil {
+			return bad
+		}
+		f, err = follow(ctx, services, shape, config, out)
 	default:
-		err = fmt.Errorf("%s: want %s, %s or %s", args[0], verbFeed, sideOurs, sideLoop)
+		err = fmt.Errorf("there is no verb %s", args[0])
 	}
 	if err != nil {
 		return err

@@ -5,6 +5,9 @@
 //	feed, another process ─┬─ TLS, HTTP/2, protobuf ─► client, planner, writer ─► BPF maps
 //	(e2e/scale/apifeed)    └─ TLS, HTTP/2, messages ─► loop ────────────────────► BPF map
 //
+//	writer ─► kube-apiserver, etcd ─┬─ list or watch ─► client, planner, writer ─► BPF maps
+//	          (a lab without nodes) └─ list ─► dropped
+//
 // # What it promises
 //
 // Everything that is sent was encoded before. Both sides run in processes of their own, which begin
@@ -12,6 +15,6 @@
 // did not write each endpoint is an error, not a figure. The maps of a measurement end with its
 // process.
 //
-// Start reading at Run in suite.go. ours.go and loop.go are the two sides, and child.go starts
-// them.
+// Start reading at Run in suite.go. ours.go and loop.go are the sides with a feed, server.go and
+// write.go the parts with a real API server (plane.go), and child.go runs all processes.
 package scale

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -18,11 +17,18 @@ import (
 
 const (
 	partList, partUDP, partIPv6, partWhole = "list", "udp", "ipv6", "whole"
+	partServer, partWrite                  = "server", "write"
 	// Kinds of endpoints: all of TCP, every other service of UDP, all of IPv6, all of one service.
 	kindTCP, kindUDP, kindIPv6, kindWhole = "tcp", "udp", "ipv6", "whole"
-	// sideOurs and sideLoop are the sides. toLoop marks the cases that compare them.
+	// sideOurs and sideLoop are the sides of lists. toLoop marks the cases that compare them.
 	sideOurs, sideLoop = "ours", "loop"
 	toLoop             = "_to_loop"
+	// With a real API server, a node lists, or a client drops what it reads.
+	sideServed, sideDrop = "served", "drop"
+	toDrop               = "_to_drop"
+	// A node follows the API server during writes, or nothing watches.
+	sideFollow, sideAlone = "follow", "alone"
+	toAlone               = "_to_alone"
 )
 
 // Suffixes of the further quantities of a list.
@@ -35,6 +41,10 @@ const (
 	suffixEmpty     = "_empty_maps"
 	suffixChange    = "_change"
 	suffixMost      = "_change_99th"
+	suffixWritten   = "_written"
+	suffixServer    = "_server_processor"
+	suffixEtcd      = "_etcd_processor"
+	suffixWriter    = "_writer_processor"
 )
 
 // caseList returns the name of the case of a list of n endpoints of TCP.
@@ -43,18 +53,14 @@ func caseList(n int) string { return fmt.Sprintf("%s_%d", partList, n) }
 // caseOf returns the name of the case of a list of n endpoints of another kind.
 func caseOf(kind string, n int) string { return fmt.Sprintf("%s_%d", kind, n) }
 
-// ofSize reports whether a case or a gate is about a list of n endpoints.
-func ofSize(name string, n int) bool {
-	rest, is := strings.CutPrefix(name, caseList(n))
-	return is && (rest == "" || rest[0] < '0' || rest[0] > '9')
-}
-
 // extras are the further quantities of a measurement. The loop has only the first.
 var extras = []bench.Extra{
 	{Suffix: suffixProcessor, Unit: bench.Millisecond}, {Suffix: suffixUsable, Unit: bench.Millisecond},
 	{Suffix: suffixPeak, Unit: bench.MiB}, {Suffix: suffixHeap, Unit: bench.MiB},
 	{Suffix: suffixMaps, Unit: bench.MiB}, {Suffix: suffixEmpty, Unit: bench.MiB},
 	{Suffix: suffixChange, Unit: bench.Millisecond}, {Suffix: suffixMost, Unit: bench.Millisecond},
+	{Suffix: suffixWritten, Unit: bench.Millisecond}, {Suffix: suffixServer, Unit: bench.Millisecond},
+	{Suffix: suffixEtcd, Unit: bench.Millisecond}, {Suffix: suffixWriter, Unit: bench.Millisecond},
 }
 
 // figures is the result of one measurement of a side. Times are in milliseconds, sizes in MiB. Zero
@@ -69,6 +75,11 @@ type figures struct {
 	// Change is the time of one changed endpoint beside the list, from the decoded slice to the
 	// written frontend. ChangeMost is its 99th percentile.
 	Change, ChangeMost float64
+	// Written is the part of Wall until the last answer to the writer. Server, Etcd and Writer are
+	// the CPU times of these processes.
+	Written, Server, Etcd, Writer float64
+	// Last is the time of the last write to the table.
+	Last time.Time
 }
 
 // sample returns the figures as a sample of the wall time.
@@ -76,7 +87,8 @@ func (f figures) sample() bench.Sample {
 	return bench.Sample{Value: f.Wall, Extras: map[string]float64{
 		suffixProcessor: f.Processor, suffixUsable: f.Usable, suffixPeak: f.Peak,
 		suffixHeap: f.Heap, suffixMaps: f.Maps, suffixEmpty: f.Empty, suffixChange: f.Change,
-		suffixMost: f.ChangeMost}}
+		suffixMost: f.ChangeMost, suffixWritten: f.Written, suffixServer: f.Server,
+		suffixEtcd: f.Etcd, suffixWriter: f.Writer}}
 }
 
 // list measures lists of all sizes.
@@ -172,7 +184,7 @@ const feedLimit, sideLimit = 5 * time.Minute, 5 * time.Minute
 
 // profile returns the path of the next profile of a side, or "".
 func (s *run) profile(side string, n int) string {
-	if s.Profile == "" || side != sideOurs {
+	if s.Profile == "" || side != sideOurs && side != sideServed {
 		return ""
 	}
 	s.profiles++

@@ -17,22 +17,48 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// ours measures veild's client, planner and writer: from the request for the lists until each
-// frontend of the endpoints is written, and then single changes. It writes a profile of the first,
-// unless its path is empty.
-func ours(ctx context.Context, shape apifeed.Shape, config,
-	profile string) (f figures, err error) {
+// want is what the table must have.
+type want struct{ frontends, endpoints int }
+
+func wantOf(shape apifeed.Shape) want { return want{shape.Services(), shape.Endpoints} }
+
+// beside returns w with the service of the API servers, default/kubernetes.
+func (w want) beside() want { return want{w.frontends + 1, w.endpoints + 1} }
+
+// node is a node with a table of its own.
+type node struct {
+	*servicenode.Veild
+	writes *writes
+	pins   *bpffs.FS
+}
+
+// openNode opens a node that expects writes of some frontends.
+func openNode(config string, frontends int) (*node, error) {
 	pins, err := bpffs.New()
 	if err != nil {
-		return f, err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, pins.Close()) }()
+	n := &node{writes: newWrites(frontends), pins: pins}
+	n.Veild, err = servicenode.Open(servicenode.Config{Name: apifeed.Node, Kubeconfig: config,
+		Dir: n.dir(), Limits: service.DefaultLimits, Wrote: n.writes.add,
+		Decoded: n.writes.changes.decode})
+	if err != nil {
+		return nil, errors.Join(err, pins.Close())
+	}
+	return n, nil
+}
 
-	w := &writes{missing: shape.Services(), done: make(chan struct{})}
-	w.changes.took = make(chan time.Duration, 1)
-	dir := pins.Dir("kubeveil")
-	node, err := servicenode.Open(servicenode.Config{Name: apifeed.Node, Kubeconfig: config,
-		Dir: dir, Limits: service.DefaultLimits, Wrote: w.add, Decoded: w.changes.decode})
+func (n *node) dir() string { return n.pins.Dir("kubeveil") }
+
+// Close closes the table and removes it.
+func (n *node) Close() error { return errors.Join(n.Veild.Close(), n.pins.Close()) }
+
+// ours measures veild's client, planner and writer: from the request for the lists until each
+// frontend of the endpoints is written. If the server is a feed, it then measures single changes. It
+// writes a profile of the first, unless its path is empty.
+func ours(ctx context.Context, w want, config, profile string,
+	isFeed bool) (f figures, err error) {
+	node, err := openNode(config, w.frontends)
 	if err != nil {
 		return f, err
 	}
@@ -51,16 +77,15 @@ func ours(ctx context.Context, shape apifeed.Shape, config,
 	}
 	began, before := time.Now(), processor()
 	ended.Go(func() { node.Run(ctx) })
-	select {
-	case <-w.done:
-	case <-ctx.Done():
-		return f, context.Cause(ctx)
+	last, err := node.writes.wait(ctx)
+	if err != nil {
+		return f, err
 	}
 	f.Processor = bench.Millis(processor() - before)
 	if err := stop(); err != nil {
 		return f, err
 	}
-	f.Wall, f.Usable = bench.Millis(w.last.Sub(began)), bench.Millis(w.last.Sub(node.Listed()))
+	f.Wall, f.Usable = bench.Millis(last.Sub(began)), bench.Millis(last.Sub(node.Listed()))
 
 	if f.Peak, err = peak(); err != nil {
 		return f, err
@@ -69,10 +94,10 @@ func ours(ctx context.Context, shape apifeed.Shape, config,
 		return f, err
 	}
 	f.Heap = heap()
-	if err := errors.Join(w.err, node.Problems(ctx), complete(dir, shape)); err != nil {
+	if err := errors.Join(node.Problems(ctx), complete(node.dir(), w)); err != nil || !isFeed {
 		return f, err
 	}
-	err = w.changes.measure(ctx, config, &f)
+	err = node.writes.changes.measure(ctx, config, &f)
 	return f, err
 }
 
@@ -95,16 +120,33 @@ func startProfile(path string) (stop func() error, err error) {
 	}, nil
 }
 
-// writes waits for the writes of all frontends, and passes on those after them.
+// writes waits for the writes of some frontends, and passes on those after them.
 type writes struct {
 	changes changes
+
+	mu      sync.Mutex
 	missing int
 	last    time.Time
 	err     error
 	done    chan struct{}
 }
 
+// newWrites returns writes that expect n frontends.
+func newWrites(n int) *writes {
+	return &writes{changes: changes{took: make(chan time.Duration, 1)}, missing: n,
+		done: make(chan struct{})}
+}
+
+// expect makes the next wait return after the writes of n more frontends. Call it after wait.
+func (w *writes) expect(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.missing, w.done = n, make(chan struct{})
+}
+
 func (w *writes) add(wr servicenode.Write) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.missing <= 0 {
 		if wr.Frontends > 0 {
 			w.changes.wrote(wr.At)
@@ -119,29 +161,38 @@ func (w *writes) add(wr servicenode.Write) {
 	}
 }
 
-// complete returns an error unless the maps in dir have the endpoints of a shape, each in the
-// service that it belongs to.
-func complete(dir string, shape apifeed.Shape) error {
+// wait returns the time of the last write.
+func (w *writes) wait(ctx context.Context) (time.Time, error) {
+	w.mu.Lock()
+	done := w.done
+	w.mu.Unlock()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return time.Time{}, context.Cause(ctx)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last, w.err
+}
+
+// complete returns an error unless the maps in dir have what is wanted, each endpoint once.
+func complete(dir string, w want) error {
 	c, err := servicenode.Read(dir)
 	if err != nil {
 		return err
 	}
-	if len(c.Backends) != shape.Services() {
-		return fmt.Errorf("%d frontends, want %d", len(c.Backends), shape.Services())
-	}
 	seen := 0
-	for k, backends := range c.Backends {
+	for _, backends := range c.Backends {
 		for i, b := range backends {
 			if i == 0 || b != backends[i-1] {
 				seen++
 			}
 		}
-		if len(backends) == 0 {
-			return fmt.Errorf("frontend %v has no backends", k.AddrPort())
-		}
 	}
-	if seen != shape.Endpoints {
-		return fmt.Errorf("%d endpoints are written, want %d", seen, shape.Endpoints)
+	if got := (want{len(c.Backends), seen}); got != w {
+		return fmt.Errorf("%d frontends and %d endpoints are written, want %d and %d",
+			got.frontends, got.endpoints, w.frontends, w.endpoints)
 	}
 	return nil
 }

@@ -22,13 +22,15 @@ var benchmark = suite.Suite[*run]{Name: Suite, Look: 2 * time.Second, Parts: []s
 	{Name: partUDP, Run: (*run).udp},
 	{Name: partIPv6, Run: (*run).ipv6},
 	{Name: partWhole, Run: (*run).whole},
+	{Name: partServer, Run: (*run).server},
+	{Name: partWrite, Run: (*run).write},
 }}
 
 // Parts returns the names of the parts in the order in which they run.
 func Parts() []string { return benchmark.Names() }
 
-// Sizes are the numbers of endpoints for which gates.json has limits.
-var Sizes = []int{10, 1000, 10_000, 100_000, 1_000_000}
+// Sizes are the numbers of endpoints of the curves.
+var Sizes = []int{1, 5, 10, 1000, 10_000, 100_000, 1_000_000}
 
 // maxSize is the largest number of endpoints for which the default table has room.
 const maxSize = 1 << 20
@@ -57,6 +59,9 @@ func (o RunConfig) Estimate() time.Duration {
 		each += 3*time.Second + time.Duration(n)*15*time.Microsecond
 	}
 	each += time.Duration(slices.Max(o.Sizes)) * 20 * time.Microsecond // of other kinds
+	if slices.Contains(o.Parts, partServer) || slices.Contains(o.Parts, partWrite) {
+		each += time.Duration(slices.Max(o.Sizes)) * 150 * time.Microsecond
+	}
 	return time.Duration(1+o.Rounds) * each
 }
 
@@ -74,6 +79,8 @@ type run struct {
 	dir string
 	// profiles is the number of profiles.
 	profiles int
+	// real is the real API server, or nil.
+	real *plane
 }
 
 // Run measures the chosen parts and returns the report. If an error ends the run after measuring
@@ -102,22 +109,33 @@ func Run(ctx context.Context, o RunConfig) (*report.Report, error) {
 	})
 }
 
-// Close removes the namespace and the folder.
+// Close removes the namespace, the API server and the folder.
 func (s *run) Close() error {
 	if s.space != nil {
 		s.space.Close()
 	}
 	var err error
+	if s.real != nil {
+		err = s.real.lab.Close()
+	}
 	if s.dir != "" {
-		err = os.RemoveAll(s.dir)
+		err = errors.Join(err, os.RemoveAll(s.dir))
 	}
 	return errors.Join(err, s.Run.Close())
 }
 
-// Skips reports whether a gate is about a number of endpoints that was not chosen.
+// Skips reports whether a gate is about a number of endpoints that was not measured.
 func (s *run) Skips(gate string) bool {
-	if strings.HasPrefix(gate, partWhole) {
-		return s.largest() < wholeSize
+	part, rest, _ := strings.Cut(gate, "_")
+	n := 0
+	if _, err := fmt.Sscanf(rest, "%d", &n); err != nil {
+		return false
 	}
-	return !slices.ContainsFunc(s.Sizes, func(n int) bool { return ofSize(gate, n) })
+	switch part {
+	case partList, partWrite:
+		return !slices.Contains(s.Sizes, n)
+	case partWhole:
+		return s.largest() < n
+	}
+	return s.largest() != n
 }

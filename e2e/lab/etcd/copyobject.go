@@ -52,6 +52,20 @@ func (s *Server) DeleteObjects(ctx context.Context, prefix string, names ...stri
 	return nil
 }
 
+// Compact removes all revisions before the present one. A watch from an earlier revision then fails.
+func (s *Server) Compact(ctx context.Context) error {
+	var now struct {
+		Header struct {
+			Revision string `json:"revision"`
+		} `json:"header"`
+	}
+	if err := s.ask(ctx, "range", map[string]any{"key": []byte("/")}, &now); err != nil {
+		return err
+	}
+	return s.ask(ctx, "compaction", map[string]any{"revision": now.Header.Revision,
+		"physical": true}, &struct{}{})
+}
+
 // ask sends a request to etcd's JSON gateway and decodes the answer
 // (https://etcd.io/docs/v3.6/dev-guide/api_grpc_gateway).
 func (s *Server) ask(ctx context.Context, verb string, question, answer any) error {

@@ -35,6 +35,8 @@ func (s *Server) Start(ctx context.Context, program string, urls ...string) (err
 		"--listen-client-urls="+strings.Join(append([]string{own}, urls...), ","),
 		"--advertise-client-urls="+own, "--listen-peer-urls=http://127.0.0.1:2380",
 		"--logger=zap", "--log-level=warn",
+		// A million endpoints that are written several times need more than the default 2 GiB.
+		"--quota-backend-bytes=8589934592",
 		// A single etcd would by default wait up to a second before it elects itself. A shorter
 		// interval takes more CPU while nothing happens: 20 ms take 1 % of a processor.
 		"--heartbeat-interval=50", "--election-timeout=250")

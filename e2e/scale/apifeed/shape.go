@@ -54,6 +54,17 @@ func (s Shape) Fill(f *Feed) error {
 	return nil
 }
 
+// Namespaces returns the namespaces of all shapes.
+func Namespaces() (all []*corev1.Namespace) {
+	for i := range namespaces {
+		space, _ := nameOf(i)
+		all = append(all, &corev1.Namespace{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+			ObjectMeta: metav1.ObjectMeta{Name: space}})
+	}
+	return all
+}
+
 func (s Shape) protocol(i int) corev1.Protocol {
 	if s.UDP > 0 && i%s.UDP == 0 {
 		return corev1.ProtocolUDP

@@ -16,5 +16,5 @@ import "github.com/spf13/cobra"
 // Commands returns the verbs.
 func Commands() []*cobra.Command {
 	return []*cobra.Command{apiCommand(), clusterCommand(), engineCommand(), labCommand(),
-		policyCommand(), scaleCommand(), serviceCommand(), siteCommand(), storageCommand()}
+		policyCommand(), scaleCommand(), serviceCommand(), simulatorCommand(), siteCommand(), storageCommand()}
 }
