@@ -9,9 +9,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/pkg/bench/network"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
+	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 const clusterUsage = `Measure Kubeveil, bare WireGuard and the clear network on two virtual
@@ -24,6 +26,8 @@ Examples:
   kvlab bench cluster                           all parts, about an hour on two cores
   kvlab bench cluster --rounds 1 --seconds 1    a quick look at all parts, about 13 minutes
   kvlab bench cluster --mtus 1500 --churn -1s   one MTU, no churn
+  kvlab bench cluster --service-proxy ebpf --host-routing ebpf --no-reference
+      without kube-proxy, by the fast path
 
 Flags:
 `
@@ -34,6 +38,8 @@ type clusterArguments struct {
 	seconds int
 	// noReference begins with Kubeveil.
 	noReference bool
+	// serviceProxy and hostRouting are as in vm.ClusterConfig.
+	serviceProxy, hostRouting string
 	// folder is for the machines.
 	folder string
 }
@@ -51,6 +57,11 @@ func clusterCommand() *cobra.Command {
 		"time in which pods are created and deleted; a negative time leaves that out")
 	b.Flags.BoolVar(&a.noReference, "no-reference", false,
 		"leave out the reference plugins and the time of the installation; saves some minutes")
+
+	b.Flags.StringVar(&a.serviceProxy, "service-proxy", config.ServiceProxyNone,
+		program.ServiceProxyUsage+"; with "+config.ServiceProxyEBPF+" write --no-reference")
+	b.Flags.StringVar(&a.hostRouting, "host-routing", config.HostRoutingKernel,
+		program.HostRoutingUsage)
 
 	return b.Command("Measure two virtual machines against bare WireGuard and the clear network",
 		func() (program.Run, error) {
@@ -74,7 +85,25 @@ func (a *clusterArguments) complete() error {
 	if err := checkMTUs(a.options.MTUs); err != nil {
 		return err
 	}
+	if err := a.checkServices(); err != nil {
+		return err
+	}
 	return a.options.Check()
+}
+
+// checkServices checks the flags about services.
+func (a *clusterArguments) checkServices() error {
+	if err := vm.CheckServiceProxy(a.serviceProxy); err != nil {
+		return fmt.Errorf("--service-proxy %s: %w", a.serviceProxy, err)
+	}
+	if err := vm.CheckHostRouting(a.hostRouting, a.serviceProxy); err != nil {
+		return fmt.Errorf("--host-routing %s: %w", a.hostRouting, err)
+	}
+	if a.serviceProxy == config.ServiceProxyEBPF && !a.noReference {
+		return fmt.Errorf("--service-proxy %s: the reference network has no proxy of services: add "+
+			"--no-reference", a.serviceProxy)
+	}
+	return nil
 }
 
 func measureCluster(ctx context.Context, a clusterArguments) (*report.Report, error) {

@@ -49,7 +49,7 @@ func onMachines(ctx context.Context, a clusterArguments, log *slog.Logger,
 	say func(string, ...any)) (rep *report.Report, err error) {
 	o := a.options
 	c, err := vm.New(ctx, vm.ClusterConfig{Nodes: 2, UnderlayMTU: o.MTUs[0], NoVeil: !a.noReference,
-		Dir: filepath.Join(a.folder, "machines"), Log: log})
+		ServiceProxy: a.serviceProxy, HostRouting: a.hostRouting, Dir: filepath.Join(a.folder, "machines"), Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,12 @@ func onMachines(ctx context.Context, a clusterArguments, log *slog.Logger,
 		say("Kubeveil is installed, nodes are Ready %.0f s after apply", o.Ready[0])
 	}
 
-	return suiteOn(ctx, c, k, o, control)
+	rep, err = suiteOn(ctx, c, k, o, control)
+	if rep != nil {
+		rep.Notes = append(rep.Notes, fmt.Sprintf("serviceProxy %s, hostRouting %s.", a.serviceProxy,
+			a.hostRouting))
+	}
+	return rep, err
 }
 
 // suiteOn runs the suite with what only machines can do. control is how many frames with plaintext

@@ -31,3 +31,22 @@ func TestCheckMTUs(t *testing.T) {
 		})
 	}
 }
+
+func TestCheckServicesOfMachines(t *testing.T) {
+	for name, tt := range map[string]struct {
+		args    clusterArguments
+		wantErr string
+	}{
+		"kube-proxy":            {clusterArguments{serviceProxy: "none", hostRouting: "kernel"}, ""},
+		"services by Kubeveil":  {clusterArguments{serviceProxy: "ebpf", noReference: true}, ""},
+		"with a reference":      {clusterArguments{serviceProxy: "ebpf"}, "--no-reference"},
+		"fast path, kube-proxy": {clusterArguments{hostRouting: "ebpf"}, "--host-routing ebpf"},
+		"unknown":               {clusterArguments{serviceProxy: "ipvs"}, "--service-proxy ipvs"},
+	} {
+		err := tt.args.checkServices()
+		if (err == nil) != (tt.wantErr == "") ||
+			err != nil && !strings.Contains(err.Error(), tt.wantErr) {
+			t.Errorf("%s: error %v, want %q", name, err, tt.wantErr)
+		}
+	}
+}
