@@ -177,9 +177,10 @@ func TestFloodIsCountedAndSampledWithinItsLimits(t *testing.T) {
 	}
 }
 
-// BenchmarkFlood measures what the samples of a flood for five seconds cost.
+// BenchmarkFlood measures what the samples of a flood for five seconds cost. It fails if the
+// Feature takes more than mostShare percent of a core, or mostMemory MiB more memory.
 func BenchmarkFlood(b *testing.B) {
-	const lasts = 5 * time.Second
+	const lasts, mostShare, mostMemory = 5 * time.Second, 2, 8
 	for name, run := range floods {
 		b.Run(name, func(b *testing.B) {
 			run(b, func(d flooded) {
@@ -202,8 +203,14 @@ func BenchmarkFlood(b *testing.B) {
 					b.ReportMetric(float64(f.Sent)/lasts.Seconds(), "packets/s")
 					b.ReportMetric(float64(f.Sent)/f.Took.Seconds(), "packets/sender-cpu-s")
 					b.ReportMetric(float64(samples), "samples")
-					b.ReportMetric(100*(ended-began).Seconds()/lasts.Seconds(), "veild-%-of-a-core")
-					b.ReportMetric((float64(after.HeapAlloc)-float64(before.HeapAlloc))/(1<<20), "MiB-more")
+					share := 100 * (ended - began).Seconds() / lasts.Seconds()
+					b.ReportMetric(share, "veild-%-of-a-core")
+					memory := (float64(after.HeapAlloc) - float64(before.HeapAlloc)) / (1 << 20)
+					b.ReportMetric(memory, "MiB-more")
+					if share > mostShare || memory > mostMemory {
+						b.Errorf("%.2f %% of a core, want %d at most; %.2f MiB more, want %d at most",
+							share, mostShare, memory, mostMemory)
+					}
 				}
 			})
 		})

@@ -18,8 +18,10 @@ import (
 // many is the number of connections of a large table.
 const many = 200_000
 
-// BenchmarkLargeTable measures the page of a node with 200,000 connections with different ends.
+// BenchmarkLargeTable measures the page of a node with 200,000 connections with different ends. It
+// fails if a page takes more than two seconds of CPU, or the process more than 64 MiB.
 func BenchmarkLargeTable(b *testing.B) {
+	const mostCPU, mostMemory = 2 * time.Second, 64.0
 	n := newNode(b)
 	size, err := sysctl.ReadNumber("netfilter/nf_conntrack_max")
 	if err != nil || size < many+1000 {
@@ -53,7 +55,12 @@ func BenchmarkLargeTable(b *testing.B) {
 		b.ReportMetric(took.Seconds(), "s/page")
 		b.ReportMetric(worked.Seconds(), "cpu-s/page")
 		b.ReportMetric(float64(after.TotalAlloc-before.TotalAlloc)/(1<<20), "MiB-allocated/page")
-		b.ReportMetric(float64(after.Sys-after.HeapReleased)/(1<<20), "MiB-process")
+		memory := float64(after.Sys-after.HeapReleased) / (1 << 20)
+		b.ReportMetric(memory, "MiB-process")
+		if worked > mostCPU || memory > mostMemory {
+			b.Errorf("a page takes %v of CPU, want %v at most; the process %.1f MiB, want %.0f at most",
+				worked, mostCPU, memory, mostMemory)
+		}
 		b.ReportMetric(float64(len(text))/(1<<20), "MiB-answer")
 	}
 }
