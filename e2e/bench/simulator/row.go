@@ -252,9 +252,8 @@ func (s *run) silent(ctx context.Context) error {
 	if err := s.start(ctx); err != nil {
 		return err
 	}
-	pid := s.node.Program("veil-wg").PID()
 	measure := func(d time.Duration) (float64, error) {
-		before, err := load.ProcessCPU(pid)
+		before, err := s.processor("veil-wg")
 		if err != nil {
 			return 0, err
 		}
@@ -262,7 +261,7 @@ func (s *run) silent(ctx context.Context) error {
 		if err := pause(ctx, d); err != nil {
 			return 0, err
 		}
-		after, err := load.ProcessCPU(pid)
+		after, err := s.processor("veil-wg")
 		return 100 * (after - before).Seconds() / time.Since(began).Seconds(), err
 	}
 
@@ -287,7 +286,7 @@ func (s *run) silent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	mib, err := load.ResidentMiB(pid)
+	mib, err := s.resident("veil-wg")
 	if err != nil {
 		return err
 	}

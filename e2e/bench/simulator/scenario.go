@@ -19,7 +19,6 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/scale/servicenode"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench"
-	"github.com/kubeveil/kubeveil/pkg/bench/load"
 	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
 
@@ -83,7 +82,7 @@ func (s *run) churn(ctx context.Context) error {
 	const endpoints = 50                                   // per second
 	each := time.Hour / time.Duration(max(1, s.Nodes/100)) // 1 % per hour
 	rng := rand.New(rand.NewPCG(1, 2))
-	before, err := s.processor()
+	before, err := s.processor("veild", "veil-wg")
 	if err != nil {
 		return err
 	}
@@ -106,7 +105,7 @@ func (s *run) churn(ctx context.Context) error {
 	}
 
 	ended := time.Now()
-	after, err := s.processor()
+	after, err := s.processor("veild", "veil-wg")
 	if err != nil {
 		return err
 	}
@@ -330,7 +329,7 @@ func (s *run) idle(ctx context.Context, part string) error {
 	if err := pause(ctx, s.Settle); err != nil {
 		return err
 	}
-	before, err := s.processor()
+	before, err := s.processor("veild", "veil-wg")
 	if err != nil {
 		return err
 	}
@@ -338,7 +337,7 @@ func (s *run) idle(ctx context.Context, part string) error {
 	if err := pause(ctx, s.Idle); err != nil {
 		return err
 	}
-	after, err := s.processor()
+	after, err := s.processor("veild", "veil-wg")
 	if err != nil {
 		return err
 	}
@@ -346,18 +345,6 @@ func (s *run) idle(ctx context.Context, part string) error {
 	s.Add(part+suffixIdle, titles[part]+": idle afterwards, of a core", bench.Percent, share)
 	s.Progress("%s: idle at %.2f %% of a core", titles[part], share)
 	return nil
-}
-
-// processor returns the CPU time of veild and veil-wg.
-func (s *run) processor() (sum time.Duration, err error) {
-	for _, name := range []string{"veild", "veil-wg"} {
-		spent, err := load.ProcessCPU(s.node.Program(name).PID())
-		if err != nil {
-			return 0, err
-		}
-		sum += spent
-	}
-	return sum, nil
 }
 
 // read returns the number of bytes that veild has read since its start (proc_pid_io(5)).
