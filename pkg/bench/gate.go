@@ -16,6 +16,9 @@ func AtMost(name string, c *Case, limit float64) Gate {
 	return ratioGate(name, c, limit, "≤", func(v float64) bool { return v <= limit })
 }
 
+// evenMargin is the distance from 1 in the place of a limit's own, for a limit of 1.
+const evenMargin = 0.03
+
 // unlessNoisy returns g, not judged if the control's ratio was at least as far from 1 in any round
 // as the limit is. The control compares one side with itself, so noise alone could then miss the
 // gate. If the control was not measured, the gate is missed.
@@ -25,7 +28,11 @@ func unlessNoisy(g Gate, control *Case, limit float64) Gate {
 		return g
 	}
 	spread := max(control.Ratio.Max-1, 1-control.Ratio.Min)
-	if margin := math.Abs(limit - 1); spread >= margin {
+	margin := math.Abs(limit - 1)
+	if limit == 1 {
+		margin = evenMargin
+	}
+	if spread >= margin {
 		g.OK, g.NotJudged = false, true
 		g.Got = fmt.Sprintf("not judged: control spreads %.3f; %s", spread, g.Got)
 	}

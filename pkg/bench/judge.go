@@ -50,7 +50,8 @@ type limit struct {
 	// Link restricts the gate to results from links of some rates; nil means all rates.
 	Link *link `json:"link"`
 	// Control names a case that compares the base of Case with itself. The limit of a ratio is
-	// judged only if the control's ratio is closer to 1 than the limit in every round.
+	// judged only if the control's ratio is closer to 1 than the limit in every round, or within 3
+	// % for a limit of 1.
 	Control string `json:"control"`
 	// OrControl names a case like Control. The gate is also kept if the median ratio is at most the
 	// control's largest ratio of a round. It needs AtMost.

@@ -58,9 +58,9 @@ var quantities = []quantity{
 		name: qCPS, title: "Connections, wrk with Connection: close", unit: bench.PerSecond,
 		published: 1.16,
 		measure: func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
-			v, err := s.ground.wrk(ctx, l, r, true, s.Sample)
-			return bench.Sample{Value: v}, err
+			return s.wrk(ctx, l, r, true)
 		},
+		extras: []extra{{suffixCPU, "processor time each", bench.Microsecond, 0}},
 	},
 	{
 		name: qCRR, title: fmt.Sprintf("Connect, request, response: %d clients", crrSlots),
@@ -69,8 +69,9 @@ var quantities = []quantity{
 			res, err := s.ground.openLoop(ctx, l, r,
 				openloop.Load{Kind: openloop.Connect, To: []netip.AddrPort{l.target(r, 1)},
 					Slots: crrSlots, Warm: warm, Duration: s.Sample})
-			return bench.Sample{Value: res.PerSecond}, err
+			return each(res.PerSecond, res.Spent, float64(res.Done)), err
 		},
+		extras: []extra{{suffixCPU, "processor time each", bench.Microsecond, 0}},
 	},
 	{
 		name: qCRRLatency, title: "Connect, request, response at a fixed rate",
@@ -85,9 +86,9 @@ var quantities = []quantity{
 		name: qRPS, title: "Requests, wrk over connections that stay", unit: bench.PerSecond,
 		published: 1.12,
 		measure: func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
-			v, err := s.ground.wrk(ctx, l, r, false, s.Sample)
-			return bench.Sample{Value: v}, err
+			return s.wrk(ctx, l, r, false)
 		},
+		extras: []extra{{suffixCPU, "processor time each", bench.Microsecond, 0}},
 	},
 	{
 		name: qRRLatency, title: "Request and response at a fixed rate", unit: bench.Microsecond,
@@ -111,10 +112,29 @@ var quantities = []quantity{
 		name: qStream, title: fmt.Sprintf("TCP, %d streams of iperf3", streams), unit: bench.Mbps,
 		published: 1.20,
 		measure: func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
-			v, err := s.ground.stream(ctx, l, r, streams, s.Sample)
-			return bench.Sample{Value: v}, err
+			return s.ground.stream(ctx, l, r, streams, s.Sample)
 		},
 	},
+}
+
+// each returns the sample of a rate, with the CPU time of the whole machine per operation.
+func each(rate float64, spent time.Duration, operations float64) bench.Sample {
+	return bench.Sample{Value: rate,
+		Extras: map[string]float64{suffixCPU: bench.Micros(spent) / max(operations, 1)}}
+}
+
+// wrk runs wrk and returns its rate.
+func (s *run) wrk(ctx context.Context, l *lane, r reach, short bool) (bench.Sample, error) {
+	before, err := load.Busy()
+	if err != nil {
+		return bench.Sample{}, err
+	}
+	rate, err := s.ground.wrk(ctx, l, r, short, s.Sample)
+	if err != nil {
+		return bench.Sample{}, err
+	}
+	after, err := load.Busy()
+	return each(rate, after-before, rate*s.Sample.Seconds()), err
 }
 
 // latency runs an open loop at the rate of o divided by s.Slower. Its sample also has the CPU time

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
@@ -14,41 +15,52 @@ func (o Options) base() size { return size{o.Sizes[0], endpoints} }
 // sidesOf returns the sides of a reach. haproxy is a typical load balancer at the edge of a
 // cluster. Guarded is the direct path of a pod over a node of Kubeveil. The ratio of ours to
 // guarded shows the cost of the table; the ratio to direct shows the whole cost. Ours has host
-// routing by eBPF, and routed has the kernel's routing, which is the default. IPVS is a side if the
-// kernel has it.
+// routing by eBPF, and routed has the kernel's routing, which is the default. Guarded nftables is
+// kube-proxy on a node of Kubeveil, which is what ours replaces. IPVS is a side if the kernel has
+// it. The sides with which gates compare CPU time are measured twice.
 func sidesOf(r reach) []string {
-	sides := []string{sideOurs, sideRouted, sideDirect, sideNFTables, sideIPTables}
+	sides := []string{sideOurs, sideRouted, sideDirect, sideNFTables, sideGuardedNFTables,
+		sideGuardedNFTables + suffixAgain, sideIPTables}
 	if ipvsHere() {
 		sides = append(sides, sideIPVS)
 	}
 	if r == outside {
 		return append(sides, sideHAProxy)
 	}
-	return append(sides, sideGuarded)
+	return append(sides, sideGuarded, sideDirect+suffixAgain)
 }
 
 // reaches returns all reaches.
 func reaches() []reach { return []reach{pod, outside} }
 
+// suffixAgain is the suffix of the side that is a second measurement of another side's lane. The
+// ratio of both shows the noise.
+const suffixAgain = "_again"
+
 // pairs returns the cases of a group: ours against each other side, each other side against direct,
-// and routed against nftables.
+// routed against kube-proxy, and the controls.
 func pairs(group string, sides []string) []bench.Pair {
 	var out []bench.Pair
-	if sides[0] == sideOurs {
-		for _, base := range sides[1:] {
-			out = append(out, bench.Pair{Name: group + "_to_" + base, Ours: sideOurs, Base: base})
+	pair := func(name, side, base string) {
+		if slices.Contains(sides, side) && slices.Contains(sides, base) {
+			out = append(out, bench.Pair{Name: group + "_" + name + base, Ours: side, Base: base})
+		}
+	}
+	for _, base := range sides {
+		if base != sideOurs && !strings.HasSuffix(base, suffixAgain) {
+			pair("to_", sideOurs, base)
 		}
 	}
 	for _, side := range sides {
-		if side != sideDirect && side != sideOurs {
+		if base, again := strings.CutSuffix(side, suffixAgain); again {
+			pair("control_to_", side, base)
+		} else if side != sideDirect && side != sideOurs {
 			out = append(out, bench.Pair{Name: group + "_" + side + "_to_direct", Ours: side,
 				Base: sideDirect})
 		}
 	}
-	if slices.Contains(sides, sideRouted) && slices.Contains(sides, sideNFTables) {
-		out = append(out, bench.Pair{Name: group + "_" + sideRouted + toNFTables, Ours: sideRouted,
-			Base: sideNFTables})
-	}
+	pair(sideRouted+"_to_", sideRouted, sideNFTables)
+	pair(sideRouted+"_to_", sideRouted, sideGuardedNFTables)
 	return out
 }
 
@@ -60,7 +72,7 @@ func (s *run) reach(ctx context.Context, r reach) error {
 
 	lanes := map[string]*lane{}
 	for _, side := range sides {
-		l, err := s.lane(ctx, side, s.base(), 0, r)
+		l, err := s.lane(ctx, strings.TrimSuffix(side, suffixAgain), s.base(), 0, r)
 		if err != nil {
 			return err
 		}

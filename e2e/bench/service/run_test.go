@@ -45,7 +45,8 @@ func TestRun(t *testing.T) {
 		"pod_connect_request_response_latency_to_direct_p99",
 		"pod_connect_request_response_latency_to_direct_processor",
 		"pod_round_trip_to_nftables_least",
-		"pod_connections_to_guarded", "cost_pod_service_connect4_4_services",
+		"pod_connections_to_guarded", "pod_connections_to_guarded_nftables",
+		"pod_connections_control_to_guarded_nftables_processor", "cost_pod_service_connect4_4_services",
 		"cost_pod_service_pod_in_4_services",
 	} {
 		c := rep.Result.Find(name, 0)

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/service/endpoint"
@@ -29,7 +31,12 @@ const (
 	sideIPTables = "iptables"
 	sideHAProxy  = "haproxy"
 	sideIPVS     = "ipvs"
+	// sideGuardedNFTables is kube-proxy in mode nftables on a node of Kubeveil.
+	sideGuardedNFTables = "guarded_nftables"
 )
+
+// ourNodes are the sides with a node of Kubeveil.
+var ourNodes = []string{sideOurs, sideRouted, sideGuarded, sideGuardedNFTables}
 
 // lane makes a lane of a side and fills its table. A lane with a node of Kubeveil serves only the
 // reach r; other lanes serve both reaches.
@@ -46,6 +53,10 @@ func (g *ground) lane(ctx context.Context, side string, s size, r reach) (*lane,
 		err = g.haproxy(ctx, l)
 	case sideGuarded:
 		err = g.ourNode(ctx, l, r)
+	case sideGuardedNFTables:
+		if err = g.ourNode(ctx, l, r); err == nil {
+			err = g.kubeProxy(ctx, l)
+		}
 	case sideOurs, sideRouted:
 		if err = g.ourNode(ctx, l, r); err == nil {
 			err = g.translate(l, r)
@@ -65,7 +76,8 @@ const syncLimit = 2 * time.Minute
 // kubeProxy starts kube-proxy, which writes the rules of a lane, and then ends it. The rules
 // remain, so that only they affect connections.
 func (g *ground) kubeProxy(ctx context.Context, l *lane) error {
-	p, err := g.proxyOf(l.side, nodeAddr(l.number), g.file(l, "kube-proxy")).Start(ctx, l.node,
+	mode := strings.TrimPrefix(l.side, sideGuarded+"_")
+	p, err := g.proxyOf(mode, nodeAddr(l.number), g.file(l, "kube-proxy")).Start(ctx, l.node,
 		l.size.plan())
 	if err != nil {
 		return err
@@ -182,7 +194,7 @@ func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 	if err := json.Unmarshal(out, &seen); err != nil {
 		return fmt.Errorf("%s: %w", l, err)
 	}
-	if l.side == sideRouted || l.side == sideGuarded {
+	if l.side != sideOurs && slices.Contains(ourNodes, l.side) {
 		if tracks, err := l.tracks(); err != nil || !tracks {
 			return errors.Join(err, fmt.Errorf("%s: its node tracks no connections, so it would be "+
 				"faster than a real one", l))

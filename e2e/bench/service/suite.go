@@ -79,7 +79,7 @@ func (s *run) Close() error { return s.ground.close() }
 // answers (proof).
 func (s *run) lane(ctx context.Context, side string, z size, number int, r reach) (*lane, error) {
 	key := fmt.Sprintf("%s, %s, %d", side, z, number)
-	if side == sideOurs || side == sideRouted || side == sideGuarded {
+	if slices.Contains(ourNodes, side) {
 		key += ", " + r.String()
 	}
 	l := s.built[key]

@@ -73,14 +73,15 @@ func withRows(tables ...report.Table) []report.Table {
 
 // published returns a table with a row for each quantity for which loxilb has published a ratio.
 func (s *run) published() report.Table {
-	others := []string{sideNFTables, sideIPTables, sideHAProxy, sideDirect, sideGuarded, sideIPVS}
+	others := []string{sideNFTables, sideGuardedNFTables, sideIPTables, sideHAProxy, sideDirect,
+		sideGuarded, sideIPVS}
 	t := report.Table{
 		Title: "Beside the ratios that loxilb published over IPVS",
 		Note: "loxilb's are of its document, on three cores, and over IPVS; ours are medians of " +
 			"the ratios of each round, over what is named. " +
 			"Above 1 is better for rates, below 1 for times.",
-		Head: append([]string{"", "by", "loxilb to IPVS"}, "ours to nftables", "to iptables",
-			"to haproxy", "to direct", "to guarded", "to IPVS", "nftables to direct",
+		Head: append([]string{"", "by", "loxilb to IPVS"}, "ours to nftables",
+			"to guarded nftables", "to iptables", "to haproxy", "to direct", "to guarded", "to IPVS", "nftables to direct",
 			"routed to nftables"),
 	}
 
@@ -178,7 +179,11 @@ var notes = []string{
 		"(services.hostRouting), so packets to and from its pods go from link to link and bypass " +
 		"netfilter. \"routed\" is the same node with veild's default, the kernel's host routing, " +
 		"where all packets pass rules and connection tracking. \"Guarded\" is the same node " +
-		"without a table of services: the pod's packets go the direct way.",
+		"without a table of services: the pod's packets go the direct way. \"Guarded_nftables\" " +
+		"is the same node with the rules of kube-proxy. Gates compare CPU time with it, and with " +
+		"the direct way. A side \"again\" is a second measurement of the same lane: a gate is " +
+		"judged only if both are closer to each other than its limit to 1, or within 3 % for a " +
+		"limit of 1.",
 	"Ours for pods has programs at sockets and at pods' links. The programs at sockets are " +
 		"attached to a cgroup that contains the clients, so they rewrite no packet. The programs " +
 		"at links see each packet, at the client and at the endpoint. Ours from outside has the " +

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
@@ -136,9 +137,9 @@ func number(e *regexp.Regexp, text string) (float64, error) {
 	return strconv.ParseFloat(m[1], 64)
 }
 
-// stream returns the total bandwidth of parallel streams of iperf3 in Mbit/s.
+// stream returns the total bandwidth of parallel streams of iperf3 in Mbit/s, with its CPU time.
 func (g *ground) stream(ctx context.Context, l *lane, r reach, streams int,
-	d time.Duration) (float64, error) {
+	d time.Duration) (bench.Sample, error) {
 	f := load.Flow{To: l.target(r, 3).Addr(), Duration: d,
 		Run: func(ctx context.Context, args ...string) ([]byte, error) {
 			cmd := l.command(ctx, r, "iperf3", args...)
@@ -150,8 +151,7 @@ func (g *ground) stream(ctx context.Context, l *lane, r reach, streams int,
 			}
 			return out, err
 		}}
-	s, err := f.TCP(ctx, streams)
-	return s.Value, err
+	return f.TCP(ctx, streams)
 }
 
 // needed lists the required programs, and the Debian package of each.
