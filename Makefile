@@ -223,7 +223,8 @@ test-kernel: cluster-image ## programs and maps of guard and services, pods and 
 
 .PHONY: test-machines
 test-machines: cluster-image ## cases that neither the lab nor e2e has: a narrow path, a cluster without kube-proxy, a machine that is suspended, idle pods of containerd (RUN=REGEXP)
-	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 $(GO) test -count=1 -timeout 90m -v $(if $(RUN),-run '$(RUN)') ./e2e/vm
+	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 $(GO) test -count=1 -timeout 90m -v \
+		$(if $(RUN),-run '$(RUN)') ./e2e/vm
 
 .PHONY: test-arm64
 test-arm64: ## two pods on Debian's kernel for arm64, in an emulated machine (RELEASE=FOLDER)
