@@ -44,6 +44,7 @@ type receiver struct {
 	stop   *sock.Waker
 	ended  chan struct{}
 	filter *noise.Filter // changed under Device.state
+	queued [2]bool       // the IPv4, the IPv6 socket may have queued datagrams
 	second bool          // the next receive is from the IPv6 socket
 	batch  uint64        // the number of the current batch, see turns
 	turn   bool          // the batch may be delivered
@@ -128,6 +129,10 @@ func (r *receiver) runRX(b *binding) {
 		if len(msgs) == 0 {
 			r.slice.end()
 			r.waiter.Wait()
+			for i := range r.queued {
+				readable, failed := r.waiter.Ready(1 + i)
+				r.queued[i] = readable || failed
+			}
 			continue
 		}
 
@@ -147,21 +152,24 @@ func (r *receiver) runRX(b *binding) {
 	d.turns.follow()
 }
 
-// receive returns queued datagrams of one of the two sockets, or nil if neither has any. It makes
-// one system call per socket, and alternates between the sockets.
+// receive returns queued datagrams of one of the two sockets, or nil if neither may have any. It
+// alternates between the sockets. A socket that returns fewer datagrams than fit is not asked again
+// before the next wait.
 func (r *receiver) receive(b *binding) []sock.Message {
-	for range 2 {
-		u := b.v4
+	for range r.queued {
+		u, queued := b.v4, &r.queued[0]
 		if r.second {
-			u = b.v6
+			u, queued = b.v6, &r.queued[1]
 		}
 		r.second = !r.second
-		if u == nil {
+		if !*queued {
 			continue
 		}
 		// Errors are ignored: an unconnected socket receives no ICMP errors, and lack of memory is
 		// transient.
-		if msgs, err := r.in.Receive(u); err == nil && len(msgs) > 0 {
+		msgs, err := r.in.Receive(u)
+		*queued = err == nil && len(msgs) == cap(msgs)
+		if err == nil && len(msgs) > 0 {
 			return msgs
 		}
 	}
