@@ -136,11 +136,13 @@ bench-policy: ## measure the cost of NetworkPolicy on a node: many rules, change
 .PHONY: bench-scale
 bench-scale: deps build kubernetes ## measure a million endpoints, out/bench-scale (30 minutes)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
+	@hack/build-kubernetes.sh etcd-streams
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab bench scale --out $(OUT)/bench-scale $(BENCH)
 
 .PHONY: bench-simulator
 bench-simulator: deps build kubernetes ## simulate 10,000 nodes, out/bench-simulator (an hour)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
+	@hack/build-kubernetes.sh etcd-streams
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab bench simulator --out $(OUT)/bench-simulator $(BENCH)
 
 .PHONY: bench-api

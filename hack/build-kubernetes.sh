@@ -5,6 +5,8 @@
 #   hack/build-kubernetes.sh all      every program of the VM lab, always built; 3 minutes more
 #   hack/build-kubernetes.sh NAME...  those, built; also of the upstream tests, e2e.test and
 #                                     the programs of its images by the images' names
+#   hack/build-kubernetes.sh etcd-streams
+#                                     etcd 3.6 into out/tools, for labs with streaming lists
 # Programs are built from their Go module: about 5 minutes on two cores when nothing is cached,
 # skipped when neither the module nor the Go version has changed since.
 set -euo pipefail
@@ -68,7 +70,7 @@ get_etcd() {
 	fi
 }
 
-# A lab with out/tools/etcd-streams serves streaming lists, for which Debian's etcd is too old.
+# Debian's etcd is too old for streaming lists. Only benchmarks need this one, so it is built apart.
 build_etcd() {
 	cd "$ROOT/hack/tools/etcd"
 	CGO_ENABLED=0 GOFLAGS='' go build -buildvcs=false -trimpath -ldflags "-s -w" -o "$1" \
@@ -89,14 +91,16 @@ mkdir -p "$OUT/bin"
 case "${wanted[*]}" in
 "")
 	get_etcd
-	get_streaming_etcd
 	for program in kube-apiserver kube-proxy; do
 		use "$program" "$OUT/bin/$program" "$version" || wanted+=("$program")
 	done
 	;;
+etcd-streams)
+	get_streaming_etcd
+	exit
+	;;
 all)
 	get_etcd
-	get_streaming_etcd
 	wanted=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm kubectl)
 	;;
 esac

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -74,6 +75,9 @@ func (c *Control) startEtcd(ctx context.Context) error {
 	program := "out/tools/etcd"
 	if c.lab.opts.Streams {
 		program = buildtree.StreamingEtcd
+		if _, err := os.Stat(filepath.Join(root, program)); err != nil {
+			return fmt.Errorf("run `hack/build-kubernetes.sh etcd-streams` first: %w", err)
+		}
 	}
 	c.etcd = &etcd.Server{Host: c.host.Host, Dial: c.dial}
 	return c.etcd.Start(ctx, filepath.Join(root, program), urls...)

@@ -72,7 +72,7 @@ const StreamingEtcd = "out/tools/etcd-streams"
 
 // NeedKubernetes returns an error if programs of the control plane are missing below root.
 func NeedKubernetes(root string) error {
-	for _, need := range []string{"out/bin/kube-apiserver", "out/tools/etcd", StreamingEtcd} {
+	for _, need := range []string{"out/bin/kube-apiserver", "out/tools/etcd"} {
 		if _, err := os.Stat(filepath.Join(root, need)); errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s is missing: run `make kubernetes` first", need)
 		}
