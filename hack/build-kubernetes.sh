@@ -79,7 +79,8 @@ build_etcd() {
 
 get_streaming_etcd() {
 	local etcd=$OUT/tools/etcd-streams from
-	from=$(cat "$ROOT"/hack/tools/etcd/go.{mod,sum} <(go env GOVERSION GOARCH) | sha256sum | cut -d' ' -f1)
+	from=$(cat "$ROOT"/hack/tools/etcd/go.{mod,sum} <(go env GOVERSION GOARCH) | sha256sum)
+	from=${from%% *}
 	built_from "$etcd" "$from" && return
 	progress "build etcd" build_etcd "$etcd.new"
 	mv "$etcd.new" "$etcd"
