@@ -44,7 +44,6 @@ type receiver struct {
 	stop   *sock.Waker
 	ended  chan struct{}
 	filter *noise.Filter // changed under Device.state
-	queued [2]bool       // the IPv4, the IPv6 socket may have queued datagrams
 	second bool          // the next receive is from the IPv6 socket
 	batch  uint64        // the number of the current batch, see turns
 	turn   bool          // the batch may be delivered
@@ -129,10 +128,6 @@ func (r *receiver) runRX(b *binding) {
 		if len(msgs) == 0 {
 			r.slice.end()
 			r.waiter.Wait()
-			for i := range r.queued {
-				readable, failed := r.waiter.Ready(1 + i)
-				r.queued[i] = readable || failed
-			}
 			continue
 		}
 
@@ -152,24 +147,21 @@ func (r *receiver) runRX(b *binding) {
 	d.turns.follow()
 }
 
-// receive returns queued datagrams of one of the two sockets, or nil if neither may have any. It
-// alternates between the sockets. A socket that returns fewer datagrams than fit is not asked again
-// before the next wait.
+// receive returns queued datagrams of one of the two sockets, or nil if neither has any. It makes
+// one system call per socket, and alternates between the sockets.
 func (r *receiver) receive(b *binding) []sock.Message {
-	for range r.queued {
-		u, queued := b.v4, &r.queued[0]
+	for range 2 {
+		u := b.v4
 		if r.second {
-			u, queued = b.v6, &r.queued[1]
+			u = b.v6
 		}
 		r.second = !r.second
-		if !*queued {
+		if u == nil {
 			continue
 		}
 		// Errors are ignored: an unconnected socket receives no ICMP errors, and lack of memory is
 		// transient.
-		msgs, err := r.in.Receive(u)
-		*queued = err == nil && len(msgs) == cap(msgs)
-		if err == nil && len(msgs) > 0 {
+		if msgs, err := r.in.Receive(u); err == nil && len(msgs) > 0 {
 			return msgs
 		}
 	}

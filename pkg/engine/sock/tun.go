@@ -121,12 +121,8 @@ func (w *Waiter) Wait() {
 	}
 }
 
-// Ready reports whether descriptor i of Set was readable or had an error when Wait returned. There
-// is neither if Set got fewer descriptors.
+// Ready reports whether descriptor i of Set was readable or had an error when Wait returned.
 func (w *Waiter) Ready(i int) (readable, failed bool) {
-	if i >= w.n {
-		return false, false
-	}
 	r := w.fds[i].Revents
 	return r&unix.POLLIN != 0, r&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0
 }
