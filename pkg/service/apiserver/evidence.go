@@ -29,7 +29,8 @@ type Sockets struct {
 
 // Until ctx ends, askByEvidence looks for local connections that retransmit to a server, and makes
 // the probe of such a server ping at once. It looks only in clusters so large that pings alone
-// would take more than a second to find a lost server.
+// would take more than a second to find a lost server, and only where another server of the family
+// answers: without one, no connection is closed.
 func (a *Servers) askByEvidence(ctx context.Context) {
 	pause, warned := lookEvery, false
 	for {
@@ -39,12 +40,14 @@ func (a *Servers) askByEvidence(ctx context.Context) {
 		case <-time.After(pause):
 		}
 		pause = lookEvery
-		if a.pace.Ping() <= prober.LeastPing {
+		sockets := a.sockets(true)
+		sockets.Servers = replaceable(sockets.Servers)
+		if a.pace.Ping() <= prober.LeastPing || len(sockets.Servers) == 0 {
 			continue
 		}
 
 		began := time.Now()
-		silent, err := a.o.Retransmitting(a.sockets(true))
+		silent, err := a.o.Retransmitting(sockets)
 		a.ask(silent, time.Now())
 		pause = max(lookEvery, lookShare*time.Since(began))
 		if err != nil && !warned {
@@ -54,6 +57,17 @@ func (a *Servers) askByEvidence(ctx context.Context) {
 		}
 		warned = err != nil
 	}
+}
+
+// replaceable returns those of servers that are not the only one of their family.
+func replaceable(servers []netip.AddrPort) []netip.AddrPort {
+	families := map[bool]int{}
+	for _, s := range servers {
+		families[s.Addr().Is4()]++
+	}
+	return slices.DeleteFunc(servers, func(s netip.AddrPort) bool {
+		return families[s.Addr().Is4()] < 2
+	})
 }
 
 // countConnections counts the connections to each server until ctx ends.

@@ -1,12 +1,14 @@
 package apiserver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -33,6 +35,41 @@ func TestServersAreAskedOnceASecond(t *testing.T) {
 		if a.ask(silent, now.Add(c.after)); asked() != c.want {
 			t.Errorf("after %v the server is probed at once: %t, want %t", c.after, !c.want, c.want)
 		}
+	}
+}
+
+// A server that no other of its family can replace costs no search of sockets.
+func TestOnlyReplaceableServersAreSearchedFor(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		servers, want []netip.AddrPort
+	}{
+		{"one server", nettest.AddrPorts("198.18.0.1:6443"), nil},
+		{"one server of both families", nettest.AddrPorts("198.18.0.1:6443", "[fd00::1]:6443"), nil},
+		{"two servers, one of both families",
+			nettest.AddrPorts("198.18.0.1:6443", "198.18.0.2:6443", "[fd00::1]:6443"),
+			nettest.AddrPorts("198.18.0.1:6443", "198.18.0.2:6443")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend), Remembered: c.servers})
+				for _, s := range a.servers {
+					s.up = true
+				}
+				a.pace.SetNodes(400_000)
+				var got []netip.AddrPort
+				a.o.Retransmitting = func(s Sockets) ([]netip.AddrPort, error) {
+					got = s.Servers
+					return nil, nil
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 2*lookEvery)
+				defer cancel()
+				a.askByEvidence(ctx)
+				if !slices.Equal(got, c.want) {
+					t.Errorf("sockets to %v were searched, want %v", got, c.want)
+				}
+			})
+		})
 	}
 }
 
