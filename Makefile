@@ -77,6 +77,7 @@ test-lab: deps build kubernetes ## the life cycle in the namespace lab, leak ora
 
 .PHONY: test-lab-long
 test-lab-long: deps build kubernetes ## the lab with the tests that mostly wait
+	@hack/build-kubernetes.sh etcd-streams
 	@KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_LAB_LONG=1 hack/test.sh lab
 
 .PHONY: fuzz

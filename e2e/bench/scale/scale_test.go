@@ -56,6 +56,7 @@ const feedExtras = 8
 
 // A small run with a real API server measures both sides of each part, and ends the API server.
 func TestRunMeasuresARealAPIServer(t *testing.T) {
+	nettest.NeedLong(t, "it only tries measurements, and needs an etcd that only benchmarks use")
 	nettest.NeedRoot(t)
 	nettest.NeedBPF(t)
 	root, err := buildtree.Root()

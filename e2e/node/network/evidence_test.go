@@ -219,8 +219,8 @@ func moveServerName(ctx context.Context, t *testing.T, l *lab.Lab) {
 
 	file := filepath.Join(n1.Disk(), "etc/kubeveil/kubeconfig")
 	text := filetest.Read(t, file)
-	named := strings.Replace(string(text), fmt.Sprintf("%q", l.Control.URL()),
-		fmt.Sprintf("%q, tls-server-name: %q", "https://api.example:6443", api), 1)
+	named := strings.Replace(string(text), "server: "+l.Control.URL(),
+		fmt.Sprintf("server: https://api.example:6443\n    tls-server-name: %q", api), 1)
 	if named == string(text) {
 		t.Fatalf("the kubeconfig has no server %s:\n%s", l.Control.URL(), text)
 	}

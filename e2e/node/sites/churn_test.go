@@ -24,6 +24,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
+// ofSites selects the derived services.
+var ofSites = metav1.ListOptions{LabelSelector: mirror.ManagedByLabel + "=" + mirror.ManagedBy}
+
 // churn is a cluster whose exports and nodes change at random.
 type churn struct {
 	*side
@@ -208,8 +211,13 @@ func (p pair) follows(ctx context.Context, t *testing.T, c *churn) {
 				return fmt.Errorf("%s has the addresses %q, want %q", name, got, c.services[name])
 			}
 		}
-		if len(list.Items) != want {
-			return fmt.Errorf("%d imports, want %d", len(list.Items), want)
+		derived, err := p.a.Control.Client.CoreV1().Services("shop").List(ctx, ofSites)
+		if err != nil {
+			return err
+		}
+		if len(list.Items) != want || len(derived.Items) != want {
+			return fmt.Errorf("%d imports and %d services, want %d", len(list.Items),
+				len(derived.Items), want)
 		}
 		return nil
 	})
@@ -241,13 +249,12 @@ func (s *side) mirrored(ctx context.Context, t *testing.T) map[string]string {
 		note("import", i.GetName(), spec, i.GetLabels())
 	}
 
-	ours := metav1.ListOptions{LabelSelector: mirror.ManagedByLabel + "=" + mirror.ManagedBy}
-	services, err := s.Control.Client.CoreV1().Services("shop").List(ctx, ours)
+	services, err := s.Control.Client.CoreV1().Services("shop").List(ctx, ofSites)
 	errtest.Must(t, err)
 	for _, v := range services.Items {
 		note("service", v.Name, v.Labels, v.Spec.Ports, v.Spec.ClusterIP == corev1.ClusterIPNone)
 	}
-	ours.LabelSelector = discoveryv1.LabelManagedBy + "=" + mirror.ManagedBy
+	ours := metav1.ListOptions{LabelSelector: discoveryv1.LabelManagedBy + "=" + mirror.ManagedBy}
 	parts, err := s.Control.Client.DiscoveryV1().EndpointSlices("shop").List(ctx, ours)
 	errtest.Must(t, err)
 	for _, v := range parts.Items {
