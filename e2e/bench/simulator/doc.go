@@ -2,8 +2,8 @@
 // beside a real API server that has thousands of Nodes, VeilNodes and Services, and 100 endpoints
 // for each Service. Nothing else of these nodes exists.
 //
-//	Writer (protobuf; VeilNodes in JSON) ─► kube-apiserver, etcd in memory ─► veild ─► kernel
-//	                                               └────── counted, entry by entry ──────┘
+//	Writer (protobuf, JSON) ─► kube-apiserver, etcd in memory ─► veild ─► kernel
+//	                                  └───── counted by entry ──────┘
 //
 // Each part is a scenario. It ends when the kernel has exactly what the API server has: the
 // frontends and backends of services, the peers of the tunnel with their keys and prefixes, and the
@@ -25,6 +25,6 @@
 //	remove     half of the nodes are removed while pods are added and a stream passes a tunnel
 //	silent     a packet for each node, none of which answers: CPU and memory of veil-wg
 //
-// Start reading at Run in suite.go. scenario.go and row.go have the parts, and world.go what the API
-// server and the kernel have.
+// Start reading at Run in suite.go. scenario.go and row.go have the parts, and world.go what the
+// API server and the kernel have.
 package simulator

@@ -34,12 +34,17 @@ type world struct {
 	addrs []netip.Addr
 }
 
-// ports are the ports of the service web. The first has the servers' names.
+// webPorts are the ports of the service web. The first has the servers' names.
 var webPorts = []corev1.ServicePort{
-	{Name: "tcp", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: intstr.FromInt32(traffic.NamePort)},
-	{Name: "udp", Protocol: corev1.ProtocolUDP, Port: 80, TargetPort: intstr.FromInt32(traffic.NamePort)},
-	{Name: "echo", Protocol: corev1.ProtocolTCP, Port: 81, TargetPort: intstr.FromInt32(traffic.EchoPort)},
-	{Name: "sink", Protocol: corev1.ProtocolUDP, Port: 82, TargetPort: intstr.FromInt32(traffic.SinkPort)},
+	port("tcp", corev1.ProtocolTCP, 80, traffic.NamePort),
+	port("udp", corev1.ProtocolUDP, 80, traffic.NamePort),
+	port("echo", corev1.ProtocolTCP, 81, traffic.EchoPort),
+	port("sink", corev1.ProtocolUDP, 82, traffic.SinkPort),
+}
+
+func port(name string, proto corev1.Protocol, number, target int32) corev1.ServicePort {
+	return corev1.ServicePort{Name: name, Protocol: proto, Port: number,
+		TargetPort: intstr.FromInt32(target)}
 }
 
 // newWorld makes a world whose veilds have more settings. The servers are called near and far.
@@ -144,8 +149,8 @@ func (w *world) ask(ctx context.Context, t *testing.T, names ...string) {
 }
 
 // Two clusters with an API server, veil-site and veild of their own: what both export is served by
-// both, and nothing else is reached. Known connections continue while each program is replaced. When
-// the other cluster loses its power, new connections go elsewhere.
+// both, and nothing else is reached. Known connections continue while each program is replaced.
+// When the other cluster loses its power, new connections go elsewhere.
 func TestLinkedClusters(t *testing.T) {
 	ctx, w := newWorld(t, map[string]any{"serviceProxy": "ebpf", "policy": "kubernetes"})
 	w.ask(ctx, t, "far", "near")
@@ -168,8 +173,8 @@ func (w *world) reachesExportsOnly(ctx context.Context, t *testing.T) {
 				_, err := traffic.Send(ctx, client, traffic.Exchange{Proto: proto, To: a, Count: 1,
 					Timeout: 500 * time.Millisecond})
 				if (err == nil) != want {
-					t.Errorf("%s to the echo server at %s by %s: %v, want it reached: %t", client, a,
-						proto, err, want)
+					t.Errorf("%s to the echo server at %s by %s: %v, want it reached: %t", client,
+						a, proto, err, want)
 				}
 			}
 		}
@@ -179,17 +184,17 @@ func (w *world) reachesExportsOnly(ctx context.Context, t *testing.T) {
 	}
 }
 
-// policies checks that policies match addresses of the other cluster, and that labels do not. A rule
-// that denies pods by labels drops packets of the other cluster, because it could mean them.
+// policies checks that policies match addresses of the other cluster, and that labels do not. A
+// rule that denies pods by labels drops packets of the other cluster, because it could mean them.
 func (w *world) policies(ctx context.Context, t *testing.T) {
 	t.Helper()
 	server, client, stranger := w.servers[0], w.clients[1], w.hidden[1]
 	policies := w.A.Control.Client.NetworkingV1().NetworkPolicies("shop")
 	apply := func(spec map[string]any) {
 		t.Helper()
-		errtest.Must(t, nodetest.Apply(ctx, w.A.Lab, &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-			"metadata": map[string]any{"namespace": "shop", "name": "site"}, "spec": spec}}))
+		object := map[string]any{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+			"metadata": map[string]any{"namespace": "shop", "name": "site"}, "spec": spec}
+		errtest.Must(t, nodetest.Apply(ctx, w.A.Lab, &unstructured.Unstructured{Object: object}))
 	}
 	blocks := func(addrs []netip.Addr) (peers []any) {
 		for _, a := range addrs {
@@ -207,8 +212,9 @@ func (w *world) policies(ctx context.Context, t *testing.T) {
 		"ingress": []any{map[string]any{"from": blocks(client.Addrs)}}})
 	nodetest.PolicyBecomes(ctx, t, stranger, server, false)
 	nodetest.PolicyAllows(ctx, t, "ipBlock", client, server, true)
+	clients := map[string]any{"podSelector": of("client")}
 	apply(map[string]any{"podSelector": of("server"), "policyTypes": []any{"Ingress"},
-		"ingress": []any{map[string]any{"from": []any{map[string]any{"podSelector": of("client")}}}}})
+		"ingress": []any{map[string]any{"from": []any{clients}}}})
 	nodetest.PolicyBecomes(ctx, t, client, server, false)
 	nodetest.PolicyAllows(ctx, t, "labels of this cluster's pods", w.clients[0], server, true)
 	errtest.Must(t, policies.Delete(ctx, "site", metav1.DeleteOptions{}))
@@ -246,7 +252,8 @@ func (w *world) policies(ctx context.Context, t *testing.T) {
 	for _, a := range w.servers[1].Addrs {
 		far = append(far, netip.PrefixFrom(a, a.BitLen()).String())
 	}
-	cluster("egress", map[string]any{"action": "Deny", "to": []any{map[string]any{"networks": far}}})
+	cluster("egress", map[string]any{"action": "Deny",
+		"to": []any{map[string]any{"networks": far}}})
 	nodetest.PolicyBecomes(ctx, t, w.clients[0], w.servers[1], false)
 	nodetest.PolicyAllows(ctx, t, "networks of the other cluster", w.clients[0], server, true)
 	errtest.Must(t, w.A.Control.Dynamic.Resource(nodetest.ClusterPolicies).Delete(ctx, "site",
@@ -329,7 +336,8 @@ func (w *world) goesElsewhere(ctx context.Context, t *testing.T, began time.Time
 		}
 	}
 	took := last.Sub(began)
-	t.Logf("the last new connection to the dead cluster failed after %s", took.Round(time.Millisecond))
+	t.Logf("the last new connection to the dead cluster failed after %s",
+		took.Round(time.Millisecond))
 	if took > labhost.Slow(limit) {
 		t.Errorf("new connections failed for %s, want at most %s", took, limit)
 	}

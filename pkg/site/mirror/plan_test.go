@@ -203,8 +203,8 @@ func TestNothingOfASiteIsMirrored(t *testing.T) {
 	}
 }
 
-// A site that is not read yet keeps its objects, also where other clusters export the service. Those
-// outside of its ranges go, and endpoints on nodes that do not answer come last.
+// A site that is not read yet keeps its objects, also where other clusters export the service.
+// Those outside of its ranges go, and endpoints on nodes that do not answer come last.
 func TestUnreadSiteIsKept(t *testing.T) {
 	in := input()
 	first := mirror.Plan(in)
@@ -231,13 +231,14 @@ func TestUnreadSiteIsKept(t *testing.T) {
 	}
 
 	in.Dead = nettest.Prefixes("10.245.1.0/24")
-	if last := lastOf(t, mirror.Plan(in).Imports[web]); !slices.Equal(last, []string{"10.245.1.5"}) {
+	dead := []string{"10.245.1.5"}
+	if last := lastOf(t, mirror.Plan(in).Imports[web]); !slices.Equal(last, dead) {
 		t.Errorf("last are %q", last)
 	}
 	in.Existing[web].Slices["b"][0] = mirror.SliceOf(*mirror.Plan(in).Imports[web].EndpointSlices(
 		web)[0])
 	in.Dead = nil
-	if last := lastOf(t, mirror.Plan(in).Imports[web]); !slices.Equal(last, []string{"10.245.1.5"}) {
+	if last := lastOf(t, mirror.Plan(in).Imports[web]); !slices.Equal(last, dead) {
 		t.Errorf("last are %q after a start", last)
 	}
 	in.Sites[0].PodRanges = nettest.Prefixes("10.245.2.0/24")

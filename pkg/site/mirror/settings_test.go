@@ -211,7 +211,8 @@ func TestEndpointsServeThePortsOfTheirService(t *testing.T) {
 	}{
 		"the same":       {func(*record.Port) {}, []string{"b http", "a http"}},
 		"another number": {func(p *record.Port) { p.Port = 8080 }, []string{"b http"}},
-		"another name":   {func(p *record.Port) { p.Name, p.Port = "more", 8080 }, []string{"b http", "a more"}},
+		"another name": {func(p *record.Port) { p.Name, p.Port = "more", 8080 },
+			[]string{"b http", "a more"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := input()
@@ -222,7 +223,8 @@ func TestEndpointsServeThePortsOfTheirService(t *testing.T) {
 			var got []string
 			for _, s := range mirror.Plan(in).Imports[web].EndpointSlices(web) {
 				for _, p := range s.Ports {
-					got = append(got, s.Labels["multicluster.kubernetes.io/source-cluster"]+" "+*p.Name)
+					site := s.Labels["multicluster.kubernetes.io/source-cluster"]
+					got = append(got, site+" "+*p.Name)
 				}
 			}
 			if !slices.Equal(got, c.want) {

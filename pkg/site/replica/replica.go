@@ -135,8 +135,8 @@ func (r *replica) linker(cfg config.Config, w *witness.Watcher) (*link.Linker, e
 	}
 	return link.New(link.Config{API: own, Cluster: r.Cluster, PodRanges: cfg.ClusterRanges,
 		NodeRanges: cfg.NodeRanges, Sites: cfg.Sites, Credentials: r.Credentials, Log: r.Log,
-		Dead: w.Dead, DeadSoon: w.Waiting, DeadUnknown: w.Unknown, DeadChanged: w.Changed(), Beat: r.health.Beat,
-		Compared: r.compared})
+		Dead: w.Dead, DeadSoon: w.Waiting, DeadUnknown: w.Unknown, DeadChanged: w.Changed(),
+		Beat: r.health.Beat, Compared: r.compared})
 }
 
 // compared notes the outcome of a comparison.
