@@ -83,6 +83,9 @@ type eventSayer struct {
 	// buckets holds the token buckets by namespace. Nil means empty.
 	buckets   map[string]*eventBucket
 	perSecond float32
+	// refused holds the last error of each namespace in which the API server refused an Event. It
+	// delays no other namespace.
+	refused map[string]error
 }
 
 type eventBucket struct {
@@ -136,6 +139,7 @@ func (s *eventSayer) say(ctx context.Context) (wait time.Duration) {
 	s.said = said
 
 	wait = of.again
+	refused := map[string]error{}
 	for _, d := range all {
 		now := time.Now()
 		have, has := s.said[d.Name]
@@ -147,18 +151,34 @@ func (s *eventSayer) say(ctx context.Context) (wait time.Duration) {
 			wait = min(wait, left)
 			continue
 		}
+		if refused[d.Namespace] != nil {
+			continue
+		}
 		if !s.accept(d.Namespace, now) {
 			wait = min(wait, eventEvery)
+			if err := s.refused[d.Namespace]; err != nil {
+				refused[d.Namespace] = err
+			}
 			continue
 		}
 		if err := of.create(ctx, d, now); err != nil {
-			of.server.Report(eventProblem, err)
-			return of.server.Times.RetryMax
+			refused[d.Namespace] = err
+			wait = min(wait, of.server.Times.RetryMax)
+			continue
 		}
 		s.said[d.Name] = saidEvent{d.Object, now.Add(of.again)}
 	}
-	of.server.Report(eventProblem, nil)
+	s.refused = refused
+	of.server.Report(eventProblem, s.firstRefusal())
 	return wait
+}
+
+// firstRefusal returns the error of the first namespace by name whose Events were refused.
+func (s *eventSayer) firstRefusal() error {
+	for _, namespace := range slices.Sorted(maps.Keys(s.refused)) {
+		return s.refused[namespace]
+	}
+	return nil
 }
 
 // delay returns how long this node waits before it creates the Event for a revision. Nodes wait for

@@ -270,6 +270,28 @@ func TestEventsOfANodeAreBounded(t *testing.T) {
 	}
 }
 
+// A namespace in which the API server refuses Events, for example by a quota, delays no other. It
+// is a problem until an Event is created.
+func TestRefusedEventsDelayNoOtherNamespace(t *testing.T) {
+	f := newEventServer(t)
+	f.setRefuse(shopEventsPath, 403)
+	s := sayer(t, f, "node-1")
+	guests := denial("guests", "u3", 1)
+	guests.Namespace = ""
+	s.denials.Set([]policy.Denial{denial("api", "u1", 1), denial("web", "u2", 1), guests})
+	for i := range eventBurst + 2 { // More turns than the namespace has tokens.
+		if s.say(t.Context()); f.count(shopEventsPath) != min(i+1, eventBurst) {
+			t.Errorf("turn %d: %d requests in all, want one per turn", i, f.count(shopEventsPath))
+		}
+		if n := len(f.events(defaultEventsPath)); n != 1 {
+			t.Errorf("turn %d: %d Events in another namespace, want 1", i, n)
+		}
+		if p := s.denials.server.Problems(); len(p) != 1 {
+			t.Errorf("turn %d: problems %q", i, p)
+		}
+	}
+}
+
 func TestEventsThatAreRefusedAreAProblem(t *testing.T) {
 	f := newEventServer(t)
 	f.setRefuse(shopEventsPath, 403)
