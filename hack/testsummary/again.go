@@ -18,9 +18,10 @@ import (
 // is run again once, alone. A test that then passes is flaky. The run passes if at most maxNew
 // flaky tests are not listed in flaky.txt, which may list at most maxKnown tests.
 //
-// The tests of a package are not run again if the output of the package has a race report or a
-// finding of the leak oracle, or if the process ended before its tests. A package that leaks
-// goroutines or descriptors fails without a failed test, so it is not run again either.
+// The tests of a package are not run again if the output of the package has a race report, a
+// finding of the leak oracle or a packet in clear, or if the process ended before its tests. A
+// package that leaks goroutines or descriptors fails without a failed test, so it is not run again
+// either.
 const (
 	maxAgain = 5
 	maxNew   = 2
@@ -30,7 +31,8 @@ const (
 // final matches a line of output that makes a failure final: the tests of the package are not run
 // again.
 var final = regexp.MustCompile(`WARNING: DATA RACE|race detected during execution of test|` +
-	`leak oracle: \d+ findings|the tests left behind:|^panic: |^fatal error: `)
+	`leak oracle: \d+ findings|(left|leaves) in clear\b|the tests left behind:|^panic: |` +
+	`^fatal error: `)
 
 // runAgain runs the failed tests again, one at a time. known are the tests in flaky.txt. events
 // runs one test and returns its events.

@@ -64,6 +64,8 @@ func TestFailedTestsAreRunAgain(t *testing.T) {
 			""},
 		{"a frame in clear", failing("p", "    lab.go:71: "+clearFrame()+"\n", "TestA"), passing, 0,
 			1, false, ""},
+		{"a packet in clear", failing("p", "    a_test.go:7: the segment left in clear\n", "TestA"),
+			passing, 0, 1, false, ""},
 		{"a panic", failing("p", "panic: no", "TestA"), passing, 0, 1, false, ""},
 		{"a leak", `{"Action":"start","Package":"p"}
 {"Action":"pass","Package":"p","Test":"TestA"}

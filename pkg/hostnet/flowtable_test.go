@@ -408,7 +408,7 @@ func TestFlowsTakeTheShortWay(t *testing.T) {
 	})
 	for _, f := range capture.All(t) {
 		if strings.Contains(string(f.Data), "canary") {
-			t.Errorf("in clear on the link between nodes: % x", f.Data)
+			t.Errorf("a packet left in clear: % x", f.Data)
 		}
 	}
 }

@@ -67,12 +67,13 @@ func (r Result) Findings() uint64 {
 // error for findings has examples.
 func (r Result) Err() error {
 	switch {
+	case r.Findings() > 0: // It counts although frames were not seen.
 	case r.Dropped > 0:
 		return fmt.Errorf("leak oracle: %d of %d frames were not seen, so nothing is proven",
 			r.Dropped, r.Dropped+r.Frames)
 	case r.Frames == 0:
 		return errors.New("leak oracle: no frame was seen at all, so nothing is proven")
-	case r.Findings() == 0:
+	default:
 		return nil
 	}
 	err := fmt.Errorf("leak oracle: %d findings in %d frames, %d of them plaintext: %v",

@@ -145,6 +145,8 @@ func TestResultErr(t *testing.T) {
 		"all allowed":  {Result{Frames: 3, Kinds: map[Kind]uint64{Tunnel: 2, Egress: 1}}, ""},
 		"dropped": {Result{Frames: 3, Dropped: 1, Kinds: map[Kind]uint64{Tunnel: 3}},
 			"1 of 4 frames"},
+		"a finding, and dropped": {Result{Frames: 3, Dropped: 1,
+			Kinds: map[Kind]uint64{Tunnel: 2, Unknown: 1}}, "1 findings"},
 		"a finding, no leak": {Result{Frames: 3, Kinds: map[Kind]uint64{Tunnel: 2, Unknown: 1}},
 			"1 findings"},
 	} {
