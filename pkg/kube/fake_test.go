@@ -77,20 +77,14 @@ const (
 	exportsPath      = "/apis/multicluster.x-k8s.io/v1beta1/serviceexports"
 )
 
-var kinds = map[string][2]string{
-	nodesPath: {"v1", "Node"}, veilNodesPath: {"kubeveil.io/v1alpha1", "VeilNode"},
-	siteNodesPath: {"kubeveil.io/v1alpha1", "SiteNode"},
-	exportsPath:   {"multicluster.x-k8s.io/v1beta1", "ServiceExport"},
-	slicesPath:    {"discovery.k8s.io/v1", "EndpointSlice"},
-	podsPath:      {"v1", "Pod"}, namespacesPath: {"v1", "Namespace"},
-	networkPoliciesPath: {"networking.k8s.io/v1", "NetworkPolicy"},
-	adminPoliciesPath:   {"policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy"},
-	clusterPoliciesPath: {"policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"},
-	definitionsPath:     {"apiextensions.k8s.io/v1", "CustomResourceDefinition"},
-	serviceCIDRsPath:    {"networking.k8s.io/v1", "ServiceCIDR"},
-	apiServicesPath:     {"v1", "Service"},
-	servicesPath:        {"v1", "Service"}, allSlicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
-}
+// kinds holds version and name of each watched kind, by collection path.
+var kinds = func() map[string][2]string {
+	all := map[string][2]string{}
+	for _, k := range watchedKinds {
+		all[k.Path] = [2]string{k.Version.String(), k.Kind}
+	}
+	return all
+}()
 
 func newFakeServer(t *testing.T) *fakeServer {
 	f := &fakeServer{

@@ -16,17 +16,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
-// watchedKinds are all kinds that are watched, with their paths.
-var watchedKinds = map[string]object.Kind{
-	nodesPath: object.Nodes, veilNodesPath: object.VeilNodes, slicesPath: object.APIServerSlice,
-	podsPath: object.Pods, namespacesPath: object.Namespaces,
-	networkPoliciesPath: object.NetworkPolicies, clusterPoliciesPath: object.ClusterPolicies,
-	adminPoliciesPath: object.IgnoredPolicies[0],
-	definitionsPath:   object.ClusterPolicies.Definition(),
-	exportsPath:       object.ServiceExports,
-	serviceCIDRsPath:  object.ServiceCIDRs, servicesPath: object.Services,
-	allSlicesPath: object.EndpointSlices, siteNodesPath: object.SiteNodes,
-}
+// watchedKinds are all kinds that veild and veil-site watch.
+var watchedKinds = append([]object.Kind{
+	object.Nodes, object.VeilNodes, object.SiteNodes, object.ServiceCIDRs, object.APIServerSlice,
+	object.APIServerService, object.Services, object.EndpointSlices, object.ServiceSlices,
+	object.Pods, object.Namespaces, object.NetworkPolicies, object.ClusterPolicies,
+	object.ClusterPolicies.Definition(), object.ServiceExports, object.ServiceImports,
+	object.SiteRecords, object.SiteLinks, object.AllServices, object.AllSlices,
+	object.AllNamespaces,
+}, object.IgnoredPolicies...)
 
 // nameStore is a reflector's store that keeps names.
 type nameStore struct {
@@ -99,7 +97,8 @@ func reflected(t *testing.T, f *fakeServer, k object.Kind) (*Client, *nameStore)
 // After a restore, etcd uses revisions for a second time. A watch that continued at its revision
 // would miss the next changes.
 func TestRestoredEtcdIsReadAgain(t *testing.T) {
-	for path, k := range watchedKinds {
+	for _, k := range watchedKinds {
+		path := k.Path
 		for _, noStream := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, noStream %t", k.What, noStream), func(t *testing.T) {
 				f := newFakeServer(t)
@@ -132,7 +131,8 @@ func TestRestoredEtcdIsReadAgain(t *testing.T) {
 // A server whose cache lags undoes no change, because only a quorum read may return older data than
 // what is known.
 func TestListOfALaggingServerUndoesNothing(t *testing.T) {
-	for path, k := range watchedKinds {
+	for _, k := range watchedKinds {
+		path := k.Path
 		t.Run(k.What, func(t *testing.T) {
 			f := newFakeServer(t)
 			f.noStream = true

@@ -79,12 +79,27 @@ func TestRecentDropsOfTheClusterAreAProblem(t *testing.T) {
 		{"a pod's forged source", "pod_spoofed_source", 1, 60 * time.Minute, ""},
 		{"another one", "pod_spoofed_source", 9, 61 * time.Minute, ""},
 	} {
-
 		s := telemetry.Status{Guard: telemetry.Guard{Drops: []telemetry.Drop{
 			{Name: step.reason, Packets: step.dropped}}}}
+
 		got := strings.Join(w.Problems(s, start.Add(step.after)), "; ")
 		if (got != "") != (step.problem != "") || !strings.Contains(got, step.problem) {
 			t.Errorf("%s: problems %q, want %q", step.situation, got, step.problem)
+		}
+	}
+}
+
+// Each reason for which a packet of the cluster is dropped that was about to cross the network in
+// clear, or that arrived in clear, is a problem.
+func TestEachDropOfTheClusterIsAProblem(t *testing.T) {
+	for _, reason := range []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node",
+		"pod_mark_lost", "pod_unmarked"} {
+		var w Watch
+		s := telemetry.Status{Guard: telemetry.Guard{Drops: []telemetry.Drop{{Name: reason}}}}
+		w.Problems(s, time.Unix(1, 0))
+		s.Guard.Drops[0].Packets = 1
+		if got := w.Problems(s, time.Unix(2, 0)); len(got) != 1 || !strings.Contains(got[0], reason) {
+			t.Errorf("%s: problems %q", reason, got)
 		}
 	}
 }

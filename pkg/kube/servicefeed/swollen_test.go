@@ -60,5 +60,16 @@ func TestLargeObjectIsCountedWhileItIsRead(t *testing.T) {
 			return discoveryv1.Endpoint{Addresses: []string{"198.18.1.1"}}
 		})
 	})
+	hinted := func(hints discoveryv1.EndpointHints) []discoveryv1.Endpoint {
+		return []discoveryv1.Endpoint{{Addresses: []string{"198.18.1.1"}, Hints: &hints}}
+	}
+	slice("hints for zones", func(s *discoveryv1.EndpointSlice, n int) {
+		s.Endpoints = hinted(discoveryv1.EndpointHints{
+			ForZones: make([]discoveryv1.ForZone, n)})
+	})
+	slice("hints for nodes", func(s *discoveryv1.EndpointSlice, n int) {
+		s.Endpoints = hinted(discoveryv1.EndpointHints{
+			ForNodes: make([]discoveryv1.ForNode, n)})
+	})
 	kubetest.Check(t, all)
 }

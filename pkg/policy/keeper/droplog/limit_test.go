@@ -92,13 +92,22 @@ func TestNoisyPodHidesNoOtherFromTheLog(t *testing.T) {
 	}
 }
 
+// A line counts the skipped drops of its own pod.
 func TestSkippedDropsAreCountedInTheLine(t *testing.T) {
 	var j logtest.Buffer
 	l := New(slog.New(slog.NewTextHandler(&j, nil)))
-	l.write(dropTo(80), Denier{Direction: "egress", Pod: "shop/web"}, 7)
-	if got := j.Lines("skipped=7"); len(got) != 1 || strings.Contains(got[0], "policies") ||
-		!strings.Contains(got[0], "proto=tcp port=80 direction=egress pod=shop/web") {
-		t.Errorf("line %q", got)
+	add := func(port int, pod string) {
+		l.Add(dropTo(port), Denier{Direction: "egress", Pod: "shop/" + pod}, podNamed(pod))
+	}
+	for port := range dropBurst + 7 {
+		add(1000+port, "web")
+	}
+	l.limit.senders[podNamed("web")].bucket = bucket{} // Time passes.
+	add(81, "quiet")
+	add(80, "web")
+	if got := j.Lines("skipped="); len(got) != 1 || strings.Contains(got[0], "policies") ||
+		!strings.Contains(got[0], "proto=tcp port=80 direction=egress pod=shop/web skipped=7") {
+		t.Errorf("lines %q", got)
 	}
 }
 
