@@ -99,7 +99,7 @@ func newNodeOf(t *testing.T, n int, f family, mode wgdevice.Mode) *testNode {
 	if node.key, err = wgkey.Generate(); err != nil {
 		t.Fatal(err)
 	}
-	node.host, err = wgdevice.NewHost(wgdevice.HostConfig{Mode: mode, WorkerWait: time.Second,
+	node.host, err = wgdevice.NewHost(wgdevice.HostConfig{Mode: mode,
 		Log: slog.New(slog.NewTextHandler(node.log, nil))})
 	errtest.Must(t, err)
 	node.m = tunnel.NewManager(node.host, nil)
