@@ -94,8 +94,9 @@ func marksShown(ctx context.Context, t *testing.T, n *lab.Node) {
 func askAcross(ctx context.Context, l *lab.Lab, pods []*lab.Pod) (failed []string) {
 	ask := func(from *lab.Pod, to netip.Addr, port int) {
 		for _, proto := range []string{"udp", "tcp"} {
+			// On a busy machine an answer takes seconds.
 			x := traffic.Exchange{Proto: proto, To: to, Port: port, Count: 3,
-				Timeout: 2 * time.Second}
+				Timeout: 10 * time.Second}
 			if _, err := traffic.Send(ctx, from, x); err != nil {
 				failed = append(failed,
 					fmt.Sprintf("%s to %s, port %d, %s: %v", from.ID, to, port, proto, err))
