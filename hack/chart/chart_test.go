@@ -188,6 +188,13 @@ func withoutHooks(t *testing.T, weights map[string]int) func(id string, o map[st
 
 func TestChart(t *testing.T) {
 	b := newBench(t)
+	folders, err := os.ReadDir(filepath.Join(b.kustomize.Tree, "manifests/components"))
+	errtest.Must(t, err)
+	for _, f := range folders {
+		if settings[f.Name()] == "" {
+			t.Errorf("the chart has no value for the component %s", f.Name())
+		}
+	}
 	for name, tc := range map[string]struct{ network, volumes []string }{
 		"defaults":           {nil, nil},
 		"policy":             {[]string{"policy"}, nil},
@@ -213,6 +220,7 @@ func TestChart(t *testing.T) {
 	t.Run("ranges", b.checkRanges)
 	t.Run("other keys", b.checkKeys)
 	t.Run("refused values", b.checkRefusals)
+	t.Run("documents", b.checkDocuments)
 	t.Run("lint", func(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), b.helm, "lint", "--strict",
 			b.chart).CombinedOutput()

@@ -151,6 +151,19 @@ func TestReleaseIsWholeOrAbsent(t *testing.T) {
 		t.Errorf("after a build that changes its sources: %v, %v", err, left)
 	}
 
+	for _, name := range []string{"a b", "-c", ".hidden", "x\ny", "link"} {
+		_, err = release(t.Context(), o, func(_ context.Context, _ order, dir string) error {
+			if name == "link" {
+				return os.Symlink(versionFile, filepath.Join(dir, name))
+			}
+			return os.WriteFile(filepath.Join(dir, name), nil, 0o644)
+		})
+		left, _ = os.ReadDir(o.out)
+		if err == nil || !strings.Contains(err.Error(), "plain name") || len(left) > 0 {
+			t.Errorf("after a build that writes %q: %v, %v", name, err, left)
+		}
+	}
+
 	dir, err := release(t.Context(), o, someFiles)
 	errtest.Must(t, err)
 	before := filetest.Read(t, filepath.Join(dir, sumsFile))

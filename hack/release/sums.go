@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -23,6 +24,9 @@ const (
 // else that the same key signs. verify.sh has it, too.
 const namespace = "kubeveil-release"
 
+// plainName matches the names of files that verify.sh accepts.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
 // sign writes SHA256SUMS and its signature into dir.
 func sign(ctx context.Context, o order, dir string) error {
 	entries, err := os.ReadDir(dir)
@@ -32,8 +36,9 @@ func sign(ctx context.Context, o order, dir string) error {
 
 	var sums strings.Builder
 	for _, e := range entries { // sorted by name
-		if !e.Type().IsRegular() {
-			return fmt.Errorf("%s is not a regular file", filepath.Join(dir, e.Name()))
+		if !e.Type().IsRegular() || !plainName.MatchString(e.Name()) {
+			return fmt.Errorf("%q is not a regular file with a plain name",
+				filepath.Join(dir, e.Name()))
 		}
 		sum, err := sumOf(filepath.Join(dir, e.Name()))
 		if err != nil {

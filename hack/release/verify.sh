@@ -9,6 +9,7 @@
 # The public key must come from its owner, not from where the folder came from: SECURITY.md. A
 # folder can bring a changed copy of this script. Read it, or take it from a source that you trust.
 set -eu
+export LC_ALL=C # sha256sum translates its results, and other letters are not in A-Z
 
 usage() {
 	echo "usage: verify.sh --key FILE [--version v0.1.0] [FOLDER]" >&2
@@ -59,10 +60,11 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 while read -r type text _ || [ -n "$type" ]; do
 	case $type in
-	ssh-* | ecdsa-* | sk-*) echo "kubeveil $type $text" ;;
+	ssh-* | ecdsa-* | sk-*) printf 'kubeveil %s %s\n' "$type" "$text" ;;
 	esac
 done <"$key" >"$tmp/signers"
 [ -s "$tmp/signers" ] || fail "$key: it has no public key of OpenSSH"
+[ "$(wc -l <"$tmp/signers")" -eq 1 ] || fail "$key: it has several keys: leave that of the release"
 
 cd -- "$folder"
 for f in SHA256SUMS SHA256SUMS.sig; do
@@ -71,6 +73,9 @@ done
 ssh-keygen -Y verify -f "$tmp/signers" -I kubeveil -n kubeveil-release -s SHA256SUMS.sig \
 	<SHA256SUMS >"$tmp/answer" 2>&1 ||
 	fail "SHA256SUMS or SHA256SUMS.sig was changed, or another key signed: $(cat "$tmp/answer")"
+# sha256sum leaves out lines that it cannot parse, and follows names to other folders.
+! grep -qvE '^[0-9a-f]{64}  [A-Za-z0-9][A-Za-z0-9._-]*$' SHA256SUMS ||
+	fail "SHA256SUMS: a line is not the sum and the name of a file"
 
 wrong=0
 for f in * .[!.]* ..?*; do
@@ -79,7 +84,7 @@ for f in * .[!.]* ..?*; do
 	SHA256SUMS | SHA256SUMS.sig) continue ;;
 	*[!A-Za-z0-9._-]*) # grep would look for each line of a name, a terminal obey its control bytes
 		printf 'verify.sh: %s: not a file of this release\n' "$(
-			printf '%s' "$f" | LC_ALL=C tr -c 'A-Za-z0-9._ -' '?'
+			printf '%s' "$f" | tr -c 'A-Za-z0-9._ -' '?'
 		)" >&2
 		wrong=1
 		continue

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
@@ -90,6 +94,67 @@ func TestVerifyRefusesAnotherVersion(t *testing.T) {
 	refused(t, "signed without a version", "names no version", "--key", public, newer)
 }
 
+// A line of SHA256SUMS that sha256sum does not check, or checks elsewhere, is refused, although its
+// signature is good: the file that it names could be any.
+func TestVerifyRefusesOtherLinesOfSums(t *testing.T) {
+	o := newTree(t)
+	dir, err := release(t.Context(), o, someFiles)
+	errtest.Must(t, err)
+	sums := filepath.Join(dir, sumsFile)
+	good := string(filetest.Read(t, sums))
+	empty := fmt.Sprintf("%x", sha256.Sum256(nil))
+	filetest.Write(t, filepath.Join(filepath.Dir(dir), "outside"), nil, 0o600)
+	filetest.Write(t, filepath.Join(dir, "any"), []byte("anything"), 0o600)
+
+	for what, line := range map[string]string{
+		"another folder":    empty + "  ../outside",
+		"an absolute path":  empty + "  /dev/null",
+		"standard input":    empty + "  -",
+		"a comment":         "#" + empty[1:] + "  any",
+		"no sum":            "x" + empty[1:] + "  any",
+		"binary":            empty + " *any",
+		"an escaped name":   `\` + empty + "  an\\ny",
+		"the format of BSD": "SHA256 (any) = " + empty,
+		"a line of Windows": empty + "  any\r",
+		"an empty line":     "",
+	} {
+		filetest.Write(t, sums, []byte(good+line+"\n"), 0o600)
+		errtest.Must(t, os.RemoveAll(sums+signature))
+		run(t, "", "ssh-keygen", "-q", "-Y", "sign", "-f", o.key, "-n", namespace, sums)
+		refused(t, what, "SHA256SUMS: a line", "--key", o.key+".pub", dir)
+	}
+}
+
+// The file of the key has one key, as ssh-keygen writes it or as an editor of Windows saves it.
+func TestVerifyTakesOneKey(t *testing.T) {
+	o := newTree(t)
+	dir, err := release(t.Context(), o, someFiles)
+	errtest.Must(t, err)
+	other := newKey(t)
+	run(t, "", "ssh-keygen", "-q", "-s", other, "-I", "kubeveil", "-n", "kubeveil", o.key+".pub")
+	text := func(name string) string { return string(filetest.Read(t, name)) }
+	public, file := text(o.key+".pub"), filepath.Join(t.TempDir(), "key.pub")
+
+	for what, tc := range map[string]struct{ text, want string }{
+		"two keys":                  {text(other+".pub") + public, "several keys"},
+		"the same key twice":        {public + public, "several keys"},
+		"a key with options":        {"cert-authority " + public, "no public key"},
+		"a certificate":             {text(o.key + "-cert.pub"), "another key signed"},
+		"a forged line":             {"ssh-ed25519 A\\nkubeveil " + public, "another key signed"},
+		"an empty file":             {"", "no public key"},
+		"comments":                  {"# of Kubeveil\n\n" + public, ""},
+		"lines of Windows":          {strings.ReplaceAll(public, "\n", "\r\n"), ""},
+		"no comment, no line break": {strings.Join(strings.Fields(public)[:2], " "), ""},
+	} {
+		filetest.Write(t, file, []byte(tc.text), 0o600)
+		if tc.want != "" {
+			refused(t, what, tc.want, "--key", file, dir)
+		} else if out, good := verify("--key", file, dir); !good {
+			t.Errorf("%s: %s", what, out)
+		}
+	}
+}
+
 // checkFolder checks that verify.sh accepts the folder of a release, and no folder with one byte,
 // one file or one name changed. It leaves the folder as it was.
 func checkFolder(t *testing.T, dir, public string) {
@@ -122,14 +187,19 @@ func checkFolder(t *testing.T, dir, public string) {
 
 	// A name that has the name of a file of the release in a line of its own is not such a file.
 	lines := "x\n" + entries[len(entries)-1].Name()
-	for _, name := range []string{"new", ".hidden", "..hidden", "a b", "-c", "folder/", lines} {
-		path := filepath.Join(dir, name)
-		if strings.HasSuffix(name, "/") {
+	for _, name := range []string{"new", ".hidden", "..hidden", "...", "a b", "-c", "--", "-", "*",
+		"folder/", "pipe|", "\x1b[2J", "\xff", lines} {
+		path := filepath.Join(dir, strings.TrimRight(name, "/|"))
+		switch name[len(name)-1] {
+		case '/':
 			errtest.Must(t, os.Mkdir(path, 0o755))
-		} else {
+		case '|':
+			errtest.Must(t, syscall.Mkfifo(path, 0o600))
+		default:
 			filetest.Write(t, path, nil, 0o600)
 		}
-		shown := strings.ReplaceAll(strings.TrimSuffix(name, "/"), "\n", "?")
+		shown := regexp.MustCompile(`[^A-Za-z0-9._ -]`).ReplaceAllString(
+			strings.TrimRight(name, "/|"), "?")
 		refused(t, "with the file "+name, shown+": not a file", "--key", public, dir)
 		errtest.Must(t, os.Remove(path))
 	}
