@@ -254,11 +254,14 @@ e2e: cluster-image ## correctness on virtual machines, leak oracle on the wire, 
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab test network $(if $(CORE),--core) $(if $(RUN),--run '$(RUN)')
 
 .PHONY: e2e-releases
-e2e-releases: cluster-image ## releases on virtual machines: an upgrade, Helm (RELEASE=FOLDER)
+e2e-releases: cluster-image ## releases on virtual machines: upgrade, Helm, volumes (RELEASE=FOLDER)
 	@RELEASE='$(abspath $(RELEASE))' hack/vm/releases.sh
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab test network --releases $(OUT)/releases \
 		--out $(OUT)/e2e-releases $(if $(RUN),--run '$(RUN)')
+	@$(if $(RUN),:,KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab test storage \
+		--releases $(OUT)/releases --out $(OUT)/e2e-releases-storage \
+		--run 'ext4|^delete$$|uninstall')
 
 .PHONY: e2e-storage
 e2e-storage: cluster-image image-csi ## claims of each class on a virtual machine, with attacks and failures, out/e2e-storage/result.json (RUN=REGEXP)

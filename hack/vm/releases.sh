@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes what `kvlab test network --releases out/releases` installs:
+# Makes what `kvlab test network --releases out/releases` installs, and `kvlab test storage`:
 #
 #   out/releases/last   the last release, v0.0.1: the commit lastRelease of TestMixedReleases, with
 #                       its programs in bin

@@ -101,16 +101,18 @@ func Prepare(ctx context.Context, s *Session) error {
 	return nil
 }
 
-// install applies the manifests as in docs/storage.md and waits for the driver.
+// install applies the manifests as in docs/storage.md, or the chart, and waits for the driver.
 func (s *Session) install(ctx context.Context) error {
 	for _, words := range [][]string{
-		{"apply", "-k", filepath.Join(s.Manifests, "components/snapshots/crd")},
+		append([]string{"apply"}, s.files("components/snapshots/crd", "snapshots-crd.yaml")...),
 		{"wait", "--for=condition=Established", "crd", "--all", "--timeout=1m"},
-		{"apply", "-k", filepath.Join(s.Manifests, "csi-snapshots")},
 	} {
 		if _, err := s.Kubectl(ctx, words...); err != nil {
 			return err
 		}
+	}
+	if err := s.installDriver(ctx); err != nil {
+		return err
 	}
 	if err := s.DriverReady(ctx, s.Cluster.Machines[0].Name); err != nil {
 		return err
@@ -234,6 +236,15 @@ func (s *Session) deleted(ctx context.Context) error {
 	})
 }
 
+// installDriver installs the driver by Helm, or from the manifests.
+func (s *Session) installDriver(ctx context.Context) error {
+	if s.Chart.Folder != "" {
+		return s.installChart(ctx)
+	}
+	_, err := s.Kubectl(ctx, "apply", "-k", filepath.Join(s.Manifests, "csi-snapshots"))
+	return err
+}
+
 // cleaner selects the pods of manifests/csi-uninstall.
 const cleaner = "--selector=app.kubernetes.io/component=csi-cleanup"
 
@@ -247,7 +258,7 @@ func (s *Session) uninstall(ctx context.Context) error {
 
 	for _, words := range [][]string{
 		{"-n", "kube-system", "delete", "daemonset", "veil-csi", "--wait=true"},
-		{"apply", "-k", filepath.Join(s.Manifests, "csi-uninstall")},
+		append([]string{"apply"}, s.files("csi-uninstall", "uninstall-csi.yaml")...),
 	} {
 		if _, err := s.Kubectl(ctx, words...); err != nil {
 			return err
@@ -296,15 +307,19 @@ func (s *Session) uninstall(ctx context.Context) error {
 	}
 
 	for _, words := range [][]string{
-		{"delete", "-k", filepath.Join(s.Manifests, "csi-uninstall")},
+		append([]string{"delete"}, s.files("csi-uninstall", "uninstall-csi.yaml")...),
 		{"annotate", "crd", "veilvolumes.csi.kubeveil.io",
 			"csi.kubeveil.io/destroy=veilvolumes.csi.kubeveil.io"},
-		{"delete", "--ignore-not-found", "-k", filepath.Join(s.Manifests, "csi-snapshots")},
+		append([]string{"delete", "--ignore-not-found"}, s.files("csi-snapshots",
+			"kubeveil-csi-snapshots.yaml")...),
 	} {
 		if _, err := s.Kubectl(ctx, words...); err != nil {
 			return err
 		}
 	}
 
+	if s.Chart.Folder != "" {
+		return s.uninstallChart(ctx)
+	}
 	return nil
 }

@@ -23,6 +23,8 @@ type Session struct {
 	Disk disk.Disk
 	// Manifests is the folder of the repository's manifests.
 	Manifests string
+	// Chart replaces the manifests unless it is empty.
+	Chart Chart
 	// Only selects cases by name. Nil means all. The cases that install the driver always run.
 	Only *regexp.Regexp
 	// Out receives the progress, a line per case.

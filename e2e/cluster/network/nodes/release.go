@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
+	"github.com/kubeveil/kubeveil/e2e/cluster/release"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -22,19 +20,19 @@ type Releases struct {
 	// Last and This are folders: of the last release, and of this tree's release. Each has
 	// kubeveil.yaml, and its image kubeveil.tar is imported on the machines. Last also has the
 	// programs in bin. This has uninstall.yaml and the chart.
-	Last, This string
+	Last, This release.Folder
 	// Helm is the path of Helm.
 	Helm string
 }
 
 // InstallLast installs the last release, on the control plane's host too.
 func (r Releases) InstallLast(ctx context.Context, s *session.Session) (err error) {
-	s.Lab.UseHostPrograms(filepath.Join(r.Last, "bin"))
+	s.Lab.UseHostPrograms(r.Last.File("bin"))
 	if s.Before, err = s.Inventories(ctx); err != nil {
 		return err
 	}
 
-	if err := applyAll(ctx, s, "-f", filepath.Join(r.Last, network)); err != nil {
+	if err := applyAll(ctx, s, "-f", r.Last.File(network)); err != nil {
 		return err
 	}
 	return pairTalks(ctx, s)
@@ -69,7 +67,7 @@ func (r Releases) Upgrade(ctx context.Context, s *session.Session) error {
 	}
 	return lossless(ctx, s, func() error {
 		s.Lab.UseHostPrograms("")
-		if _, err := s.RunKubectl(ctx, "apply", "-f", filepath.Join(r.This, network)); err != nil {
+		if _, err := s.RunKubectl(ctx, "apply", "-f", r.This.File(network)); err != nil {
 			return err
 		}
 		return errors.Join(s.Rollout(ctx, session.VeildSet), s.Rollout(ctx, session.WorkerSet))
@@ -79,21 +77,16 @@ func (r Releases) Upgrade(ctx context.Context, s *session.Session) error {
 // tag returns the image of this tree's release the name with its digest on all machines, as
 // docs/get-started.md does.
 func (r Releases) tag(ctx context.Context, s *session.Session) error {
-	text, err := os.ReadFile(filepath.Join(r.This, network))
+	tag, err := r.This.Tag(network)
 	if err != nil {
 		return err
-	}
-	image := regexp.MustCompile(`image: (\S+):(\S+)@(sha256:[0-9a-f]{64})\n`).FindSubmatch(text)
-	if image == nil {
-		return fmt.Errorf("%s in %s names no image with a digest", network, r.This)
 	}
 	nodes, err := s.LinuxNodes(ctx)
 	if err != nil {
 		return err
 	}
 	for _, n := range nodes {
-		if _, err := s.Lab.Exec(ctx, n, fmt.Sprintf("ctr -n k8s.io images tag %s:%s %[1]s@%[3]s",
-			image[1], image[2], image[3])); err != nil {
+		if _, err := s.Lab.Exec(ctx, n, tag); err != nil {
 			return err
 		}
 	}
@@ -146,13 +139,13 @@ func (r Releases) Uninstall(ctx context.Context, s *session.Session) error {
 // be left.
 func (r Releases) uninstall(ctx context.Context, s *session.Session,
 	first func(context.Context) error) error {
-	err := uninstall(ctx, s, []string{"-f", filepath.Join(r.This, "uninstall.yaml")},
+	err := uninstall(ctx, s, []string{"-f", r.This.File("uninstall.yaml")},
 		func(ctx context.Context) error {
 			if err := first(ctx); err != nil {
 				return err
 			}
 			_, err := s.RunKubectl(ctx, "delete", "--ignore-not-found", "-f",
-				filepath.Join(r.This, network))
+				r.This.File(network))
 			return err
 		})
 	if err != nil {
@@ -212,36 +205,22 @@ func (r Releases) UpgradeChart(ctx context.Context, s *session.Session) error {
 // UninstallChart removes the chart as docs/how-to/helm.md says.
 func (r Releases) UninstallChart(ctx context.Context, s *session.Session) error {
 	return r.uninstall(ctx, s, func(ctx context.Context) error {
-		return r.runHelm(ctx, s, "uninstall", chart)
+		return r.helm(s).Run(ctx, "uninstall", release.Chart)
 	})
 }
-
-// chart is the name of the chart and of its installation.
-const chart = "kubeveil"
 
 // runChart runs a verb of Helm with the chart.
 func (r Releases) runChart(ctx context.Context, s *session.Session, verb string,
 	flags ...string) error {
-	archives, err := filepath.Glob(filepath.Join(r.This, chart+"-[0-9]*.tgz"))
-	if err == nil && len(archives) != 1 {
-		err = fmt.Errorf("%s has %d charts, want one", r.This, len(archives))
-	}
+	archive, err := r.This.Archive()
 	if err != nil {
 		return err
 	}
-	return r.runHelm(ctx, s, append([]string{verb, chart, archives[0]}, flags...)...)
+	return r.helm(s).Run(ctx, append([]string{verb, release.Chart, archive}, flags...)...)
 }
 
-// runHelm runs Helm like a user, with a home of its own.
-func (r Releases) runHelm(ctx context.Context, s *session.Session, args ...string) error {
-	c := exec.CommandContext(ctx, r.Helm, append(args, "--namespace", metav1.NamespaceSystem,
-		"--kubeconfig", s.Kubeconfig)...)
-	c.Env = os.Environ()
-	for _, home := range []string{"CONFIG", "CACHE", "DATA"} {
-		c.Env = append(c.Env, "HELM_"+home+"_HOME="+filepath.Join(s.Dir, "helm", home))
-	}
-	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("helm %s: %w: %s", strings.Join(args, " "), err, out)
-	}
-	return nil
+// helm returns a Helm with a home of its own.
+func (r Releases) helm(s *session.Session) release.Helm {
+	return release.Helm{Program: r.Helm, Kubeconfig: s.Kubeconfig,
+		Home: filepath.Join(s.Dir, "helm")}
 }

@@ -40,6 +40,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cluster/network"
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/nodes"
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
+	"github.com/kubeveil/kubeveil/e2e/cluster/release"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/internal/commandline"
@@ -62,8 +63,9 @@ func (a *arguments) cases() []session.Case {
 	if a.releases == "" {
 		return network.Cases()
 	}
-	return network.ReleaseCases(nodes.Releases{Last: filepath.Join(a.releases, "last"),
-		This: filepath.Join(a.releases, "this"), Helm: filepath.Join(a.releases, "helm")})
+	of := release.Folder(a.releases)
+	return network.ReleaseCases(nodes.Releases{Last: release.Folder(of.File("last")),
+		This: release.Folder(of.File("this")), Helm: of.File("helm")})
 }
 
 const usage = `Run the end-to-end tests of the network, on virtual machines made for the run or on a

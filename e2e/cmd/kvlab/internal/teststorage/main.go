@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	"github.com/kubeveil/kubeveil/e2e/cluster/release"
 	"github.com/kubeveil/kubeveil/e2e/cluster/storage"
 	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
@@ -40,6 +41,8 @@ Usage: kvlab test storage [flags]
 Examples:
   kvlab test storage --out /tmp/volumes   write result.json and the machine's logs there
   kvlab test storage --run 'taken-over'   run one case, after the cases that install the driver
+  kvlab test storage --releases out/releases --run 'ext4|^delete$|uninstall'
+                                          volumes of a release, installed by Helm
 
 Flags:
 `
@@ -51,6 +54,8 @@ func Command() *cobra.Command {
 		"`folder` for result.json and the machine's logs; emptied first")
 	only := flags.String("run", "", "run the cases whose names match this `regular expression`; "+
 		"the cases that install the driver always run")
+	releases := flags.String("releases", "",
+		"`folder` of hack/vm/releases.sh: install the chart of its release by Helm")
 	limit := flags.Duration("limit", 60*time.Minute, "time after which the run is ended")
 	return program.Command("Run the cases of volumes on a cluster",
 		flags, usage, func() (program.Run, error) {
@@ -59,19 +64,30 @@ func Command() *cobra.Command {
 				return nil, fmt.Errorf("--run: %w", err)
 			}
 			return program.Within(*limit, func(ctx context.Context) error {
-				return run(ctx, *out, pattern)
+				return run(ctx, *out, *releases, pattern)
 			}), nil
 		})
 }
 
-func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
+func run(ctx context.Context, out, releases string, only *regexp.Regexp) (err error) {
 	root, err := buildtree.Root()
 	if err != nil {
 		return err
 	}
-	archive := filepath.Join(root, image)
+	archive, chart := filepath.Join(root, image), storage.Chart{}
+	images := []string{archive}
+	if releases != "" {
+		if releases, err = filepath.Abs(releases); err != nil {
+			return err
+		}
+		chart = storage.Chart{Folder: release.Folder(filepath.Join(releases, "this")),
+			Helm: filepath.Join(releases, "helm")}
+		archive = chart.File("kubeveil-csi.tar")
+		images = []string{archive, chart.File("kubeveil.tar")}
+	}
 	if _, err := os.Stat(archive); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is missing: run `make image-csi` first", archive)
+		return fmt.Errorf("%s is missing: run `make image-csi` first, or hack/vm/releases.sh",
+			archive)
 	}
 	if out, err = program.Folder(out); err != nil {
 		return err
@@ -91,8 +107,8 @@ func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.Remove(disk.Path)) }()
 	fmt.Println("starting a virtual machine …")
-	c, err := vm.New(ctx, vm.ClusterConfig{Nodes: 1, Images: []string{archive}, QEMU: disk.Arguments(),
-		Dir: filepath.Join(out, "cluster"), Log: log})
+	c, err := vm.New(ctx, vm.ClusterConfig{Nodes: 1, Images: images, QEMU: disk.Arguments(),
+		NoVeil: releases != "", Dir: filepath.Join(out, "cluster"), Log: log})
 	if err != nil {
 		return err
 	}
@@ -102,8 +118,8 @@ func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
 	}()
 
 	s := &storage.Session{Client: claims.Client{Cluster: c}, Disk: disk,
-		Manifests: filepath.Join(root, "manifests"),
-		Only:      only, Out: os.Stdout}
+		Manifests: filepath.Join(root, "manifests"), Chart: chart,
+		Only: only, Out: os.Stdout}
 	return cases(ctx, s, root, filepath.Join(out, "result.json"))
 }
 
