@@ -25,11 +25,11 @@ func TestMain(m *testing.M) {
 }
 
 // options returns the options of a short run, at rates that every machine reaches.
-func options(t *testing.T) Options {
+func options(t *testing.T) RunConfig {
 	t.Helper()
 	nettest.NeedRoot(t)
 	nettest.NeedBPF(t)
-	return Options{Choice: suite.Choice{Rounds: 1, Seed: 1, Parts: latencies, Root: ".",
+	return RunConfig{Choice: suite.Choice{Rounds: 1, Seed: 1, Parts: latencies, Root: ".",
 		Progress: t.Logf}, Sample: 200 * time.Millisecond, Faults: 1, Probers: 1,
 		Steady: time.Second, Rates: []int{500}, HAProxy: nettest.NeedProgram(t, "haproxy")}
 }
@@ -119,7 +119,7 @@ func TestEachGateIsThere(t *testing.T) {
 		{partHost, sideKubelet}, {partPod6, sideOurs}, {partHost6, sideService},
 		{partHost6, sideKubelet}} {
 		part, side := of[0], of[1]
-		for _, rate := range (Options{Rates: Rates}).ratesOf(part) {
+		for _, rate := range (RunConfig{Rates: Rates}).ratesOf(part) {
 			for _, suffix := range []string{"", suffixP99, suffixCPU, suffixMore} {
 				want = append(want, fmt.Sprintf("%s_%d_%s%s", part, rate, side, suffix))
 			}
@@ -151,24 +151,24 @@ func TestEachGateIsThere(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	good := Options{Choice: suite.Choice{Rounds: 7, Parts: Parts()}, Sample: time.Second,
+	good := RunConfig{Choice: suite.Choice{Rounds: 7, Parts: Parts()}, Sample: time.Second,
 		Rates: Rates, Faults: 10, Settle: 10 * time.Minute, Probers: 10_000, Steady: time.Minute}
 	errtest.Check(t, good.Check())
 	if e := good.Estimate(); e < 40*time.Minute || e > 80*time.Minute {
 		t.Errorf("estimate %v", e)
 	}
 
-	for want, spoil := range map[string]func(*Options){
-		"0 faults":      func(o *Options) { o.Faults = 0 },
-		"to settle":     func(o *Options) { o.Settle = -1 },
-		"0 probers":     func(o *Options) { o.Probers = 0 },
-		"probers for":   func(o *Options) { o.Steady = 1 },
-		"0 rounds":      func(o *Options) { o.Rounds = 0 },
-		"samples of 1s": func(o *Options) { o.Sample = 1 },
-		"each once":     func(o *Options) { o.Rates = []int{500, 500} },
-		"some from 1":   func(o *Options) { o.Rates = nil },
-		"from 1 to":     func(o *Options) { o.Rates = []int{most + 1} },
-		`part "other"`:  func(o *Options) { o.Parts = []string{"other"} },
+	for want, spoil := range map[string]func(*RunConfig){
+		"0 faults":      func(o *RunConfig) { o.Faults = 0 },
+		"to settle":     func(o *RunConfig) { o.Settle = -1 },
+		"0 probers":     func(o *RunConfig) { o.Probers = 0 },
+		"probers for":   func(o *RunConfig) { o.Steady = 1 },
+		"0 rounds":      func(o *RunConfig) { o.Rounds = 0 },
+		"samples of 1s": func(o *RunConfig) { o.Sample = 1 },
+		"each once":     func(o *RunConfig) { o.Rates = []int{500, 500} },
+		"some from 1":   func(o *RunConfig) { o.Rates = nil },
+		"from 1 to":     func(o *RunConfig) { o.Rates = []int{most + 1} },
+		`part "other"`:  func(o *RunConfig) { o.Parts = []string{"other"} },
 	} {
 		o := good
 		spoil(&o)

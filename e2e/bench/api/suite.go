@@ -67,8 +67,8 @@ func Parts() []string { return benchmark.Names() }
 // Rates are the default rates, GET/s.
 var Rates = []int{500, 1000, 2000}
 
-// Options choose the measurements. The zero value is not valid.
-type Options struct {
+// RunConfig chooses the measurements. The zero value is not valid.
+type RunConfig struct {
 	// Choice has Rounds, the number of measurements of each side at each rate.
 	suite.Choice
 	// Sample is the duration of each measurement of latencies.
@@ -87,12 +87,12 @@ type Options struct {
 	HAProxy string
 }
 
-// most is the highest rate that Options may have. mostProbers is the highest number of probers:
+// most is the highest rate that RunConfig may have. mostProbers is the highest number of probers:
 // each has up to two connections to one address, so more would run out of ports.
 const most, mostProbers = 20_000, 20_000
 
 // Check returns an error if an option is out of range.
-func (o Options) Check() error {
+func (o RunConfig) Check() error {
 	switch {
 	case o.Faults < 1:
 		return fmt.Errorf("%d faults: want at least 1", o.Faults)
@@ -116,7 +116,7 @@ func (o Options) Check() error {
 const overhead = warm + 700*time.Millisecond
 
 // Estimate returns the approximate duration of a run.
-func (o Options) Estimate() time.Duration {
+func (o RunConfig) Estimate() time.Duration {
 	took := map[string]time.Duration{
 		partFailure:  time.Duration(len(faults)*o.Faults) * 15 * time.Second,
 		partHang:     time.Duration(o.Faults) * 15 * time.Second,
@@ -137,7 +137,7 @@ func (o Options) Estimate() time.Duration {
 }
 
 // ratesOf returns the rates of a part. Parts over IPv6 measure only the first rate.
-func (o Options) ratesOf(part string) []int {
+func (o RunConfig) ratesOf(part string) []int {
 	if part == partPod6 || part == partHost6 {
 		return o.Rates[:1]
 	}
@@ -146,7 +146,7 @@ func (o Options) ratesOf(part string) []int {
 
 // run is one run of the suite.
 type run struct {
-	Options
+	RunConfig
 	*suite.Run
 	ground *testbed.Testbed
 	lab    *faultlab.Lab
@@ -155,12 +155,12 @@ type run struct {
 // Run measures the chosen parts and returns the report. If an error ends the run after measuring
 // began, Run returns it beside a report of the results so far. A missed gate is not an error. Run
 // needs root, and its program must call Child first.
-func Run(ctx context.Context, o Options) (*report.Report, error) {
+func Run(ctx context.Context, o RunConfig) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
 	return benchmark.Run(ctx, o.Choice, func(_ context.Context, r *suite.Run) (*run, error) {
-		return &run{Options: o, Run: r}, nil
+		return &run{RunConfig: o, Run: r}, nil
 	})
 }
 

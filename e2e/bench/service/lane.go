@@ -48,7 +48,7 @@ type lane struct {
 
 // newGround makes the endpoints and starts their servers. The caller must close the ground also
 // after an error.
-func newGround(ctx context.Context, o Options) (*ground, error) {
+func newGround(ctx context.Context, o RunConfig) (*ground, error) {
 	g := &ground{haproxyPath: o.HAProxy, kubeProxyPath: o.KubeProxy}
 	var err error
 	if g.self, err = suite.NewSelf(Suite); err != nil {

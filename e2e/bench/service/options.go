@@ -8,8 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-// Options choose the measurements of a run. The zero value is not valid.
-type Options struct {
+// RunConfig chooses the measurements of a run. The zero value is not valid.
+type RunConfig struct {
 	suite.Choice
 	// Turns is the number of measurements of each side per round. Their mean is the sample.
 	Turns int
@@ -31,7 +31,7 @@ type Options struct {
 var Sizes = []int{10, 1000, 10000, 30000}
 
 // Check returns an error if an option is out of range.
-func (o Options) Check() error {
+func (o RunConfig) Check() error {
 	switch {
 	case o.Rounds < 1 || o.Turns < 1:
 		return fmt.Errorf("%d rounds of %d turns: want at least one", o.Rounds, o.Turns)
@@ -52,7 +52,7 @@ func (o Options) Check() error {
 const overhead = 500 * time.Millisecond
 
 // Estimate returns the approximate duration of a run.
-func (o Options) Estimate() time.Duration {
+func (o RunConfig) Estimate() time.Duration {
 	n := 0
 	set := 10 * time.Second
 	for _, p := range o.Parts {

@@ -10,7 +10,7 @@ import (
 
 // base returns the size of the tables in parts pod and outside, which is also the size with which
 // part scale compares.
-func (o Options) base() size { return size{o.Sizes[0], endpoints} }
+func (o RunConfig) base() size { return size{o.Sizes[0], endpoints} }
 
 // sidesOf returns the sides of a reach. haproxy is a typical load balancer at the edge of a
 // cluster. Guarded is the direct path of a pod over a node of Kubeveil. The ratio of ours to

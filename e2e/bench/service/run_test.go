@@ -28,7 +28,7 @@ func TestRun(t *testing.T) {
 		nettest.NeedProgram(t, p[0])
 	}
 
-	o := Options{
+	o := RunConfig{
 		Choice: suite.Choice{Rounds: 1, Seed: 1, Parts: []string{partPod, partCost}, Root: ".",
 			Progress: t.Logf},
 		Turns: 1, Slower: 1, Sample: time.Second, Sizes: []int{4}, HAProxy: noHAProxy,
@@ -78,7 +78,7 @@ func TestInterruptedRun(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var canceled time.Time
-	o := Options{
+	o := RunConfig{
 		Choice: suite.Choice{Rounds: 99, Seed: 1, Parts: []string{partPod}, Root: ".",
 			Progress: func(format string, args ...any) {
 				t.Logf(format, args...)

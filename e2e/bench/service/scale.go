@@ -36,7 +36,7 @@ func (c scaleSide) String() string {
 
 // scaleSides returns ours, nftables and iptables with each number of services and with many
 // endpoints. Ours with the first number of services is there twice.
-func (o Options) scaleSides(reach) []scaleSide {
+func (o RunConfig) scaleSides(reach) []scaleSide {
 	var out []scaleSide
 	for _, side := range []string{sideOurs, sideNFTables, sideIPTables} {
 		for _, n := range o.Sizes {
@@ -49,7 +49,7 @@ func (o Options) scaleSides(reach) []scaleSide {
 
 // scalePairs returns pairs that compare each size with the first size of its side, and ours with
 // nftables and iptables of the same size.
-func (o Options) scalePairs(group string, sides []scaleSide) []bench.Pair {
+func (o RunConfig) scalePairs(group string, sides []scaleSide) []bench.Pair {
 	var out []bench.Pair
 	for _, c := range sides {
 		first := scaleSide{c.side, o.base(), false}
@@ -77,7 +77,7 @@ func (o Options) scalePairs(group string, sides []scaleSide) []bench.Pair {
 }
 
 // firstOf returns the number of services, or of endpoints, with which c is compared.
-func (o Options) firstOf(c scaleSide) int {
+func (o RunConfig) firstOf(c scaleSide) int {
 	if c.size.backends != endpoints {
 		return endpoints
 	}

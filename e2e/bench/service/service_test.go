@@ -245,7 +245,7 @@ func TestLoss(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	good := Options{Choice: suite.Choice{Rounds: 1, Parts: Parts()}, Turns: 1, Slower: 1,
+	good := RunConfig{Choice: suite.Choice{Rounds: 1, Parts: Parts()}, Turns: 1, Slower: 1,
 		Sample: time.Second, Sizes: Sizes}
 	errtest.Check(t, good.Check())
 
@@ -253,17 +253,17 @@ func TestOptions(t *testing.T) {
 		t.Errorf("estimate %v", e)
 	}
 
-	for want, spoil := range map[string]func(*Options){
-		"0 rounds":       func(o *Options) { o.Rounds = 0 },
-		"of 0 turns":     func(o *Options) { o.Turns = 0 },
-		"divided by 0":   func(o *Options) { o.Slower = 0 },
-		"whole seconds":  func(o *Options) { o.Sample = 1500 * time.Millisecond },
-		`part "other"`:   func(o *Options) { o.Parts = []string{"other"} },
-		"sizes []":       func(o *Options) { o.Sizes = nil },
-		"sizes [3]":      func(o *Options) { o.Sizes = []int{3} },
-		"sizes [20 10]":  func(o *Options) { o.Sizes = []int{20, 10} },
-		"sizes [10 10]":  func(o *Options) { o.Sizes = []int{10, 10} },
-		"sizes [100000]": func(o *Options) { o.Sizes = []int{100000} },
+	for want, spoil := range map[string]func(*RunConfig){
+		"0 rounds":       func(o *RunConfig) { o.Rounds = 0 },
+		"of 0 turns":     func(o *RunConfig) { o.Turns = 0 },
+		"divided by 0":   func(o *RunConfig) { o.Slower = 0 },
+		"whole seconds":  func(o *RunConfig) { o.Sample = 1500 * time.Millisecond },
+		`part "other"`:   func(o *RunConfig) { o.Parts = []string{"other"} },
+		"sizes []":       func(o *RunConfig) { o.Sizes = nil },
+		"sizes [3]":      func(o *RunConfig) { o.Sizes = []int{3} },
+		"sizes [20 10]":  func(o *RunConfig) { o.Sizes = []int{20, 10} },
+		"sizes [10 10]":  func(o *RunConfig) { o.Sizes = []int{10, 10} },
+		"sizes [100000]": func(o *RunConfig) { o.Sizes = []int{100000} },
 	} {
 		o := good
 		spoil(&o)
@@ -276,7 +276,7 @@ func TestOptions(t *testing.T) {
 // TestGatesAreOfCasesThatAreMeasured checks that the parts measure each case that gates.json names
 // for this suite.
 func TestGatesAreOfCasesThatAreMeasured(t *testing.T) {
-	o := Options{Sizes: Sizes}
+	o := RunConfig{Sizes: Sizes}
 	known := map[string]bool{caseRead + toNFTables: true, caseEntry: true, caseFill: true,
 		caseChange + suffixP99 + toNFTables: true}
 	for _, r := range []reach{pod, outside} {
@@ -340,7 +340,7 @@ func TestPairs(t *testing.T) {
 	}
 
 	// Each case of sizes has a unique name, and its sides exist.
-	o := Options{Sizes: Sizes}
+	o := RunConfig{Sizes: Sizes}
 	sides := map[string]bool{}
 	for _, c := range o.scaleSides(pod) {
 		sides[c.String()] = true

@@ -38,7 +38,7 @@ func Parts() []string { return benchmark.Names() }
 
 // run is one run of the suite.
 type run struct {
-	Options
+	RunConfig
 	*suite.Run
 	ground *ground
 	// built holds the lanes, keyed by side, size and number.
@@ -51,7 +51,7 @@ type run struct {
 // Run measures the chosen parts and returns the report. If an error ends the run after measuring
 // began, Run returns it beside a report of the results so far. A missed gate is not an error. Run
 // needs root, and its program must call Child first.
-func Run(ctx context.Context, o Options) (*report.Report, error) {
+func Run(ctx context.Context, o RunConfig) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 		return nil, err
 	}
 	return benchmark.Run(ctx, o.Choice, func(ctx context.Context, r *suite.Run) (*run, error) {
-		s := &run{Options: o, Run: r, built: map[string]*lane{}, late: map[string]size{}}
+		s := &run{RunConfig: o, Run: r, built: map[string]*lane{}, late: map[string]size{}}
 		s.Labels = ownLabels()
 		if !ipvsHere() {
 			s.Notes = append(s.Notes, "IPVS is not a side, and its gates are not judged: the kernel "+

@@ -161,7 +161,7 @@ var needed = [][2]string{
 }
 
 // findPrograms returns an error that lists the missing programs.
-func findPrograms(o Options) error {
+func findPrograms(o RunConfig) error {
 	var errs []error
 	for _, n := range needed {
 		if _, err := exec.LookPath(n[0]); err != nil {

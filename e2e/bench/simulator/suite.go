@@ -33,8 +33,8 @@ var benchmark = suite.Suite[*run]{Name: Suite, Look: 2 * time.Second, Parts: []s
 // Parts returns the names of the parts in the order in which they run.
 func Parts() []string { return benchmark.Names() }
 
-// Options choose the size and the times. The zero value is not valid.
-type Options struct {
+// RunConfig chooses the size and the times. The zero value is not valid.
+type RunConfig struct {
 	// Choice has Rounds, which must be 1.
 	suite.Choice
 	// Nodes is the number of Nodes, of VeilNodes and of Services, from 10 to 10,000.
@@ -50,7 +50,7 @@ type Options struct {
 const mostNodes = 10_000
 
 // Check returns an error if an option is out of range.
-func (o Options) Check() error {
+func (o RunConfig) Check() error {
 	switch {
 	case o.Rounds != 1:
 		return fmt.Errorf("%d rounds: want 1", o.Rounds)
@@ -65,14 +65,14 @@ func (o Options) Check() error {
 }
 
 // Estimate returns the approximate duration of a run.
-func (o Options) Estimate() time.Duration {
+func (o RunConfig) Estimate() time.Duration {
 	each := o.Settle + o.Idle + time.Duration(o.Nodes)*10*time.Millisecond
 	return o.Churn + time.Duration(len(o.Parts))*each
 }
 
 // run is one run of the suite.
 type run struct {
-	Options
+	RunConfig
 	*suite.Run
 	shape  apifeed.Shape
 	lab    *lab.Lab
@@ -87,12 +87,12 @@ type run struct {
 
 // Run runs the chosen scenarios and returns the report. If an error ends the run after it began, Run
 // returns it beside a report of the results so far. A missed gate is not an error. Run needs root.
-func Run(ctx context.Context, o Options) (*report.Report, error) {
+func Run(ctx context.Context, o RunConfig) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
 	return benchmark.Run(ctx, o.Choice, func(ctx context.Context, r *suite.Run) (*run, error) {
-		s := &run{Options: o, Run: r, shape: apifeed.Shape{Endpoints: o.Nodes * perService,
+		s := &run{RunConfig: o, Run: r, shape: apifeed.Shape{Endpoints: o.Nodes * perService,
 			PerService: perService}}
 		return s, s.prepare(ctx)
 	})

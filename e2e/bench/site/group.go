@@ -140,7 +140,7 @@ type requestLoad struct{ rate, connections int }
 func (l requestLoad) name() string { return fmt.Sprintf("%d_%d", l.rate, l.connections) }
 
 // loads returns the loads of part requests.
-func (o Options) loads() (all []requestLoad) {
+func (o RunConfig) loads() (all []requestLoad) {
 	if o.Slow > 0 {
 		all = append(all, requestLoad{o.Slow, o.Connections[0]})
 	}

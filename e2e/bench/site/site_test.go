@@ -49,15 +49,15 @@ func TestDerivedSides(t *testing.T) {
 	}
 }
 
-func options() Options {
-	return Options{Choice: suite.Choice{Rounds: 5, Parts: Parts()}, Sample: 3 * time.Second,
+func options() RunConfig {
+	return RunConfig{Choice: suite.Choice{Rounds: 5, Parts: Parts()}, Sample: 3 * time.Second,
 		Rates: Rates, Slow: Slow, Connections: Connections, Held: Held}
 }
 
 // All gates of the suite judge cases that a run with the default options has. Their controls are
 // such cases too. With fewer rates, the others are left out.
 func TestGatesHaveTheirCases(t *testing.T) {
-	r := &run{Options: options(), Run: &suite.Run{Result: &bench.Result{
+	r := &run{RunConfig: options(), Run: &suite.Run{Result: &bench.Result{
 		Platform: bench.Namespaces}, Labels: map[string]string{}}}
 	for _, l := range r.loads() {
 		r.fill(t, r.compared(partRequests+"_"+l.name(), bench.Microsecond, true, nil))
@@ -128,17 +128,17 @@ func TestOptions(t *testing.T) {
 	if e := options().Estimate(); e < 10*time.Minute || e > time.Hour {
 		t.Errorf("estimate %v", e)
 	}
-	for want, spoil := range map[string]func(*Options){
-		"samples of 1ns": func(o *Options) { o.Sample = 1 },
-		"rates []":       func(o *Options) { o.Rates = nil },
-		"rates [5 5]":    func(o *Options) { o.Rates = []int{5, 5} },
-		fmt.Sprintf("[%d] connections", mostConnections+1): func(o *Options) {
+	for want, spoil := range map[string]func(*RunConfig){
+		"samples of 1ns": func(o *RunConfig) { o.Sample = 1 },
+		"rates []":       func(o *RunConfig) { o.Rates = nil },
+		"rates [5 5]":    func(o *RunConfig) { o.Rates = []int{5, 5} },
+		fmt.Sprintf("[%d] connections", mostConnections+1): func(o *RunConfig) {
 			o.Connections = []int{mostConnections + 1}
 		},
-		"2000 held":         func(o *Options) { o.Held = 2000 },
-		"slow rate is 1000": func(o *Options) { o.Slow = 1000 },
-		"0 rounds":          func(o *Options) { o.Rounds = 0 },
-		`part "other"`:      func(o *Options) { o.Parts = []string{"other"} },
+		"2000 held":         func(o *RunConfig) { o.Held = 2000 },
+		"slow rate is 1000": func(o *RunConfig) { o.Slow = 1000 },
+		"0 rounds":          func(o *RunConfig) { o.Rounds = 0 },
+		`part "other"`:      func(o *RunConfig) { o.Parts = []string{"other"} },
 	} {
 		o := options()
 		spoil(&o)

@@ -39,8 +39,8 @@ var benchmark = suite.Suite[*run]{Name: Suite, Look: 2 * time.Second, Parts: []s
 // Parts returns the names of the parts in the order in which they run.
 func Parts() []string { return benchmark.Names() }
 
-// Options choose the measurements. The zero value is not valid.
-type Options struct {
+// RunConfig chooses the measurements. The zero value is not valid.
+type RunConfig struct {
 	suite.Choice
 	// Sample is the duration of each measurement.
 	Sample time.Duration
@@ -56,7 +56,7 @@ type Options struct {
 	HAProxy string
 }
 
-// Defaults of Options.
+// Defaults of RunConfig.
 var (
 	Rates       = []int{1000, 3000, 5000}
 	Connections = []int{100, 500}
@@ -70,7 +70,7 @@ const Slow, Held = 200, 1000
 const most, mostConnections, mostHeld = 20_000, 2000, 7000
 
 // Check returns an error if an option is out of range.
-func (o Options) Check() error {
+func (o RunConfig) Check() error {
 	switch {
 	case o.Sample < 100*time.Millisecond:
 		return fmt.Errorf("samples of %v: want at least 100ms", o.Sample)
@@ -99,7 +99,7 @@ func within(list []int, limit int) bool {
 const overhead = warm + 900*time.Millisecond
 
 // Estimate returns the approximate duration of a run.
-func (o Options) Estimate() time.Duration {
+func (o RunConfig) Estimate() time.Duration {
 	groups := 0
 	if slices.Contains(o.Parts, partRequests) {
 		groups += len(o.loads())
@@ -117,7 +117,7 @@ func (o Options) Estimate() time.Duration {
 
 // run is one run of the suite.
 type run struct {
-	Options
+	RunConfig
 	*suite.Run
 	random *rand.Rand
 	world  *world
@@ -127,12 +127,12 @@ type run struct {
 // began, Run returns it beside a report of the results so far. A missed gate is not an error. Run
 // needs root and the programs of make build and make kubernetes, and its program must call Child
 // first.
-func Run(ctx context.Context, o Options) (*report.Report, error) {
+func Run(ctx context.Context, o RunConfig) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
 	return benchmark.Run(ctx, o.Choice, func(ctx context.Context, r *suite.Run) (*run, error) {
-		s := &run{Options: o, Run: r, random: rand.New(rand.NewPCG(o.Seed, 1))}
+		s := &run{RunConfig: o, Run: r, random: rand.New(rand.NewPCG(o.Seed, 1))}
 		var err error
 		s.world, err = newWorld(ctx, o.HAProxy)
 		if err == nil {

@@ -56,7 +56,7 @@ type task struct {
 	cpu        bool
 	quantities []quantity
 	// jobs returns the jobs for a device with room bytes.
-	jobs func(o Options, device string, room int64) []fio.Job
+	jobs func(o RunConfig, device string, room int64) []fio.Job
 }
 
 // freeTurns is the number of measurements of each side per round on the disk without limits, for
@@ -80,7 +80,7 @@ const (
 
 // kubestr returns the default jobs of kastenhq/kubestr (pkg/fio/fio_jobs.go): four jobs at the same
 // time, without latencies (gtod_reduce).
-func kubestr(o Options, device string, room int64) []fio.Job {
+func kubestr(o RunConfig, device string, room int64) []fio.Job {
 	var jobs []fio.Job
 	size := room / 4 / mib * mib
 	for i, j := range []struct{ name, block, rw string }{
@@ -114,7 +114,7 @@ func serial(rw, block string, depth int, extra ...string) task {
 	}
 	return task{
 		name: q.job, everywhere: depth > 1, cpu: true, quantities: []quantity{q},
-		jobs: func(o Options, device string, room int64) []fio.Job {
+		jobs: func(o RunConfig, device string, room int64) []fio.Job {
 			return []fio.Job{{Name: q.job, File: device, Size: room / mib * mib, Block: block,
 				Depth: depth, ReadWrite: rw, Runtime: o.Sample, Extra: extra}}
 		},

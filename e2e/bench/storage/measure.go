@@ -52,7 +52,7 @@ func (s *run) group(r *taskRun) bench.Group {
 // figure.
 func (s *run) measure(ctx context.Context, r *taskRun, side string) (bench.Sample, error) {
 	const stat = "head -n 1 /proc/stat\n"
-	jobs := r.jobs(s.Options, r.disk.deviceBySide[side], r.disk.room)
+	jobs := r.jobs(s.RunConfig, r.disk.deviceBySide[side], r.disk.room)
 	out, err := s.machine.Exec(ctx, stat+fio.Command(jobs)+stat)
 	if err != nil {
 		return bench.Sample{}, err

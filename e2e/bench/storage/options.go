@@ -12,8 +12,8 @@ import (
 // Suite is the name of this suite in bench.Judge and the name of the folder of its results.
 const Suite = "bench-storage"
 
-// Options choose the measurements. All fields but Seed and Disks must be set.
-type Options struct {
+// RunConfig chooses the measurements. All fields but Seed and Disks must be set.
+type RunConfig struct {
 	suite.Choice
 	// Sample is the duration of a run of fio in whole seconds.
 	Sample time.Duration
@@ -30,10 +30,10 @@ type Options struct {
 }
 
 // Check returns an error if the choice is not valid.
-func (o Options) Check() error { return benchmark.Check(o.Choice) }
+func (o RunConfig) Check() error { return benchmark.Check(o.Choice) }
 
 // has reports whether the disk is measured.
-func (o *Options) has(disk string) bool {
+func (o *RunConfig) has(disk string) bool {
 	return len(o.Disks) == 0 || slices.Contains(o.Disks, disk)
 }
 
@@ -56,7 +56,7 @@ const (
 )
 
 // Estimate returns the approximate duration of the measurements, without the machine's start.
-func (o Options) Estimate() time.Duration {
+func (o RunConfig) Estimate() time.Duration {
 	var sum, filling time.Duration
 	for _, l := range limits {
 		for _, t := range tasks() {

@@ -30,7 +30,7 @@ type sideDisk struct {
 }
 
 // newDisks returns the measured disks.
-func newDisks(o Options) []*sideDisk {
+func newDisks(o RunConfig) []*sideDisk {
 	var out []*sideDisk
 	for _, l := range limits {
 		if !o.has(l.name) {
@@ -50,7 +50,7 @@ func newDisks(o Options) []*sideDisk {
 // prepare makes the three devices at the same offset of their partitions: a volume of Kubeveil, a
 // plain mapping, and a mapping by cryptsetup. It returns an error if the tables of the two
 // encrypted mappings differ (alike).
-func (d *sideDisk) prepare(ctx context.Context, m *disk.Machine, o Options) error {
+func (d *sideDisk) prepare(ctx context.Context, m *disk.Machine, o RunConfig) error {
 	if d.IOPS == 0 {
 		o.Progress("disk %s: writing all of it once", d.name)
 		if _, err := m.Exec(ctx, d.fill()); err != nil {

@@ -34,7 +34,7 @@ const (
 )
 
 // stageDisk returns the disk for the files of staged volumes.
-func stageDisk(o Options) disk.Disk {
+func stageDisk(o RunConfig) disk.Disk {
 	return disk.Disk{Serial: "room", Path: filepath.Join(o.Dir, "room.img"), Size: stageRoom}
 }
 
@@ -44,7 +44,7 @@ func (s *run) makeRoom(ctx context.Context) error {
 	_, err := s.machine.Exec(ctx,
 		fmt.Sprintf("mkfs.ext4 -q -E nodiscard,lazy_itable_init=1,lazy_journal_init=1 %s && mkdir "+
 			"-p %s && mount -o noinit_itable %[1]s %[2]s",
-			stageDisk(s.Options).Device(0), roomAt))
+			stageDisk(s.RunConfig).Device(0), roomAt))
 	return err
 }
 

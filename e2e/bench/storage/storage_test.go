@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-func usual(t *testing.T) Options {
-	return Options{Choice: suite.Choice{Rounds: 5, Parts: Parts()}, Sample: 3 * time.Second,
+func usual(t *testing.T) RunConfig {
+	return RunConfig{Choice: suite.Choice{Rounds: 5, Parts: Parts()}, Sample: 3 * time.Second,
 		Room: 1 << 30, Tuning: dmcrypt.Throughput, Dir: t.TempDir()}
 }
 
@@ -27,10 +27,10 @@ func usual(t *testing.T) Options {
 // can be written.
 func TestEveryGateIsMeasured(t *testing.T) {
 	for _, platform := range []string{bench.Emulated, bench.VM} {
-		s := &run{Options: usual(t), Run: &suite.Run{Result: &bench.Result{
+		s := &run{RunConfig: usual(t), Run: &suite.Run{Result: &bench.Result{
 			Schema: bench.Schema, Platform: platform, Kernel: "6.1", CPUs: 2,
 			Started: time.Unix(1, 0)}}}
-		s.disks = newDisks(s.Options)
+		s.disks = newDisks(s.RunConfig)
 		s.Result.Cases = append(madeUp(t, s.disks), stageCases(t)...)
 		var err error
 		if s.Result.Gates, err = bench.Judge(s.Result, Suite); err != nil {

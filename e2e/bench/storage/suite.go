@@ -27,7 +27,7 @@ func Parts() []string { return benchmark.Names() }
 
 // run is one run of the suite.
 type run struct {
-	Options
+	RunConfig
 	*suite.Run
 	machine *disk.Machine
 	disks   []*sideDisk
@@ -36,9 +36,9 @@ type run struct {
 // Run starts a virtual machine, measures in it, ends it, and returns the report. The result is
 // judged by the gates of the machine's platform. If a part fails or ctx ends, Run returns an error
 // beside the report, which lists the part as skipped. Run needs root.
-func Run(ctx context.Context, o Options) (*report.Report, error) {
+func Run(ctx context.Context, o RunConfig) (*report.Report, error) {
 	return benchmark.Run(ctx, o.Choice, func(ctx context.Context, r *suite.Run) (*run, error) {
-		s := &run{Options: o, Run: r, disks: newDisks(o)}
+		s := &run{RunConfig: o, Run: r, disks: newDisks(o)}
 		s.Labels = labels()
 		return s, s.begin(ctx)
 	})
@@ -49,7 +49,7 @@ func (s *run) begin(ctx context.Context) error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return err
 	}
-	disks := []disk.Disk{stageDisk(s.Options)}
+	disks := []disk.Disk{stageDisk(s.RunConfig)}
 	for _, d := range s.disks {
 		disks = append(disks, d.Disk)
 	}
@@ -86,7 +86,7 @@ func (s *run) Close() error {
 // loads measures all tasks on all disks.
 func (s *run) loads(ctx context.Context) error {
 	for _, d := range s.disks {
-		if err := d.prepare(ctx, s.machine, s.Options); err != nil {
+		if err := d.prepare(ctx, s.machine, s.RunConfig); err != nil {
 			return fmt.Errorf("disk %s: %w", d.name, err)
 		}
 	}

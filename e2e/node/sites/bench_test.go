@@ -18,7 +18,7 @@ func TestBenchmark(t *testing.T) {
 	nettest.NeedLong(t, "it only tries the measurements")
 	t.Parallel()
 	nodetest.WaitTurn(t)
-	rep, err := site.Run(t.Context(), site.Options{
+	rep, err := site.Run(t.Context(), site.RunConfig{
 		Choice: suite.Choice{Rounds: 1, Seed: 1, Root: "../../..", Progress: t.Logf,
 			Parts: []string{"requests", "connections", "memory"}},
 		Sample: 200 * time.Millisecond, Rates: []int{100}, Connections: []int{4}, Held: 4,

@@ -45,7 +45,7 @@ Flags:
 `
 
 func apiCommand() *cobra.Command {
-	o := api.Options{Choice: suite.Choice{Rounds: 7, Limit: 2 * time.Hour, Parts: api.Parts()}}
+	o := api.RunConfig{Choice: suite.Choice{Rounds: 7, Limit: 2 * time.Hour, Parts: api.Parts()}}
 	b := program.NewBench("api", apiUsage, &o.Choice)
 	b.Flags.DurationVar(&o.Sample, "sample", 4*time.Second, "duration of a measurement")
 	b.Flags.IntVar(&o.Faults, "faults", 10,

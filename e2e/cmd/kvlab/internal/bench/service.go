@@ -38,7 +38,7 @@ Flags:
 `
 
 func serviceCommand() *cobra.Command {
-	o := service.Options{Choice: suite.Choice{Rounds: 5, Limit: 90 * time.Minute,
+	o := service.RunConfig{Choice: suite.Choice{Rounds: 5, Limit: 90 * time.Minute,
 		Parts: service.Parts()}}
 	b := program.NewBench("service", serviceUsage, &o.Choice)
 	b.Flags.IntVar(&o.Turns, "turns", 1, "samples of each side per round; their mean counts")

@@ -32,7 +32,7 @@ var onMachineParts = []string{"pod", "outside"}
 
 // onMachine measures on a virtual machine that it creates and removes. The machine's kernel has
 // IPVS, which adds a side. The results are in the same folder, with the machine's logs beside them.
-func onMachine(ctx context.Context, out string, o service.Options) (err error) {
+func onMachine(ctx context.Context, out string, o service.RunConfig) (err error) {
 	root, err := buildtree.Root()
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 }
 
 // flagsOf is the command line of a run on the machine.
-func flagsOf(o service.Options) []string {
+func flagsOf(o service.RunConfig) []string {
 	return []string{
 		"--out=" + onMachineResults, fmt.Sprintf("--rounds=%d", o.Rounds),
 		fmt.Sprintf("--turns=%d", o.Turns), fmt.Sprintf("--slower=%d", o.Slower),

@@ -73,7 +73,7 @@ func TestUnpack(t *testing.T) {
 }
 
 func TestFlagsOfARunElsewhere(t *testing.T) {
-	o := service.Options{
+	o := service.RunConfig{
 		Choice: suite.Choice{Rounds: 3, Seed: 7, Parts: []string{"pod", "outside"}},
 		Turns:  2, Slower: 5, Sample: 4 * time.Second, Sizes: []int{10, 1000}}
 	const want = "--out=results --rounds=3 --turns=2 --slower=5 --seconds=4 --seed=7 " +

@@ -26,7 +26,7 @@ Flags:
 `
 
 func simulatorCommand() *cobra.Command {
-	o := simulator.Options{Choice: suite.Choice{Rounds: 1, Limit: 2 * time.Hour,
+	o := simulator.RunConfig{Choice: suite.Choice{Rounds: 1, Limit: 2 * time.Hour,
 		Parts: simulator.Parts()}}
 	b := program.NewBench("simulator", simulatorUsage, &o.Choice)
 	b.Flags.IntVar(&o.Nodes, "nodes", 10_000, "`number` of nodes, and of services")

@@ -36,7 +36,7 @@ Flags:
 `
 
 func siteCommand() *cobra.Command {
-	o := site.Options{Choice: suite.Choice{Rounds: 5, Limit: 2 * time.Hour, Parts: site.Parts()}}
+	o := site.RunConfig{Choice: suite.Choice{Rounds: 5, Limit: 2 * time.Hour, Parts: site.Parts()}}
 	b := program.NewBench("site", siteUsage, &o.Choice)
 	b.Flags.DurationVar(&o.Sample, "sample", 3*time.Second, "duration of a measurement")
 	b.Flags.IntSliceVar(&o.Rates, "rates", site.Rates, "requests per second, as `numbers`")

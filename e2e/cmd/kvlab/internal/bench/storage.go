@@ -35,13 +35,13 @@ Flags:
 
 // storageArguments are the values of the command line.
 type storageArguments struct {
-	storage.Options
+	storage.RunConfig
 	seconds int
 	size    int64
 }
 
 func storageCommand() *cobra.Command {
-	a := storageArguments{Options: storage.Options{Choice: suite.Choice{Rounds: 5,
+	a := storageArguments{RunConfig: storage.RunConfig{Choice: suite.Choice{Rounds: 5,
 		Limit: 90 * time.Minute, Parts: storage.Parts()}}}
 	b := program.NewBench("storage", storageUsage, &a.Choice)
 	b.Flags.IntVar(&a.seconds, "seconds", 3, "duration of each run of fio")
@@ -54,7 +54,7 @@ func storageCommand() *cobra.Command {
 		func() (program.Run, error) {
 			err := a.complete()
 			return b.Measure(func(ctx context.Context, folder string) (*report.Report, error) {
-				return measureStorage(ctx, folder, a.Options)
+				return measureStorage(ctx, folder, a.RunConfig)
 			}), err
 		})
 }
@@ -77,7 +77,7 @@ func (a *storageArguments) complete() error {
 	return a.Check()
 }
 
-func measureStorage(ctx context.Context, folder string, o storage.Options) (*report.Report, error) {
+func measureStorage(ctx context.Context, folder string, o storage.RunConfig) (*report.Report, error) {
 	log, closeLog, err := program.Log(folder, "bench-storage.log")
 	if err != nil {
 		return nil, err
