@@ -1,4 +1,4 @@
-// Package poll repeats a call: until it succeeds, or at an interval.
+// Package poll repeats a call: until it succeeds, or at an interval. It also waits between calls.
 package poll
 
 import (
@@ -35,11 +35,19 @@ func Until(ctx context.Context, first, most time.Duration, fn func() error) erro
 			last = err
 		}
 
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: last: %w", context.Cause(ctx), last)
-		case <-time.After(pause):
+		if err := Pause(ctx, pause); err != nil {
+			return fmt.Errorf("%w: last: %w", err, last)
 		}
+	}
+}
+
+// Pause returns after d, or with the cause of ctx once ctx has ended.
+func Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
@@ -85,7 +86,8 @@ func takeTurns(ctx context.Context, clients []*net.UDPConn, d time.Duration) err
 	payload := make([]byte, udpPayload)
 	began := time.Now()
 	for sent := 0; time.Since(began) < d; {
-		if err := sleep(ctx, time.Until(began.Add(time.Duration(sent)*time.Second/turnRate))); err != nil {
+		due := began.Add(time.Duration(sent) * time.Second / turnRate)
+		if err := poll.Pause(ctx, time.Until(due)); err != nil {
 			return err
 		}
 		for range turnBurst {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
@@ -79,7 +80,7 @@ func (w *world) firstPacket(ctx context.Context, s *steady) (float64, error) {
 	if err := configure(ctx, w.socket(nodeA), peer+"remove=true\n"); err != nil {
 		return 0, err
 	}
-	if err := sleep(ctx, settled); err != nil {
+	if err := poll.Pause(ctx, settled); err != nil {
 		return 0, err
 	}
 	from := time.Now()
@@ -91,7 +92,7 @@ func (w *world) firstPacket(ctx context.Context, s *steady) (float64, error) {
 		if time.Since(from) > garbageWindow {
 			return 0, fmt.Errorf("no datagram arrived within %s", garbageWindow)
 		}
-		if err := sleep(ctx, time.Millisecond); err != nil {
+		if err := poll.Pause(ctx, time.Millisecond); err != nil {
 			return 0, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -68,7 +69,7 @@ func (s *run) idle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := sleep(ctx, idleWindow); err != nil {
+	if err := poll.Pause(ctx, idleWindow); err != nil {
 		return err
 	}
 	after, err := costs(worlds)
@@ -226,7 +227,7 @@ func (w *world) idle(ctx context.Context, program string) (end func(), err error
 		if err := p.greet(public, worker, uint32(i+1)); err != nil {
 			return nil, fmt.Errorf("peer %d: %w", i, err)
 		}
-		if err := sleep(ctx, greeting); err != nil {
+		if err := poll.Pause(ctx, greeting); err != nil {
 			return nil, err
 		}
 	}

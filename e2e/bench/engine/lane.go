@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/worker"
@@ -111,7 +112,7 @@ func (u *upgrades) begin(ctx context.Context) (err error) {
 			return err
 		}
 		for end := time.Now().Add(30 * time.Second); first.longest(first.began) == 0; {
-			if err := sleep(ctx, 10*time.Millisecond); err != nil || time.Now().After(end) {
+			if err := poll.Pause(ctx, 10*time.Millisecond); err != nil || time.Now().After(end) {
 				first.lost()
 				return errors.Join(err, errors.New("no datagram arrives"))
 			}
@@ -124,7 +125,7 @@ func (u *upgrades) begin(ctx context.Context) (err error) {
 
 	// Both nodes initiate a handshake at the start. The second handshake may end after the first
 	// datagrams have arrived.
-	if err := sleep(ctx, settled); err != nil {
+	if err := poll.Pause(ctx, settled); err != nil {
 		return err
 	}
 	for i := range u.last {
@@ -174,7 +175,7 @@ func (u *upgrades) window(ctx context.Context, least time.Duration, do func() er
 	if err := do(); err != nil {
 		return window{}, err
 	}
-	if err := sleep(ctx, least-time.Since(from)); err != nil {
+	if err := poll.Pause(ctx, least-time.Since(from)); err != nil {
 		return window{}, err
 	}
 

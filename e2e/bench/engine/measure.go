@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
@@ -34,7 +35,7 @@ func (w *world) throughput(ctx context.Context, streams int,
 		return bench.Sample{}, err
 	}
 	defer end()
-	if err := sleep(ctx, warmUp); err != nil {
+	if err := poll.Pause(ctx, warmUp); err != nil {
 		return bench.Sample{}, err
 	}
 	cpu, err := w.cpu()
@@ -43,7 +44,7 @@ func (w *world) throughput(ctx context.Context, streams int,
 	}
 
 	began, before := time.Now(), got.Load()
-	if err := sleep(ctx, d); err != nil {
+	if err := poll.Pause(ctx, d); err != nil {
 		return bench.Sample{}, err
 	}
 
@@ -58,15 +59,6 @@ func (w *world) throughput(ctx context.Context, streams int,
 
 	return bench.Sample{Value: float64(bytes) * 8 / 1e6 / took.Seconds(),
 		CPU: (after - cpu).Seconds() / (float64(bytes) / 1e9)}, nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // streams starts n TCP streams from pod a to pod b, and adds the bytes that arrive to got. end ends
@@ -164,7 +156,7 @@ func (w *world) latency(ctx context.Context, streams int, d time.Duration) (benc
 			return bench.Sample{}, err
 		}
 		defer end()
-		if err := sleep(ctx, warmUp); err != nil {
+		if err := poll.Pause(ctx, warmUp); err != nil {
 			return bench.Sample{}, err
 		}
 	}

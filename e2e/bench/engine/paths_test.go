@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
@@ -150,7 +151,7 @@ func (w *world) echoes(t *testing.T) *echoes {
 	}()
 	go func() {
 		defer func() { ended <- struct{}{} }()
-		for sleep(ctx, 10*time.Millisecond) == nil {
+		for poll.Pause(ctx, 10*time.Millisecond) == nil {
 			_, _ = client.Write([]byte("echo"))
 		}
 	}()

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
@@ -162,7 +163,7 @@ func (w *world) arrived(ctx context.Context, server *net.UDPConn,
 	if err := send(); err != nil {
 		return 0, 0, err
 	}
-	if err := sleep(ctx, drained); err != nil {
+	if err := poll.Pause(ctx, drained); err != nil {
 		return 0, 0, err
 	}
 	after, err := w.cpu()

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -222,10 +223,8 @@ func configure(ctx context.Context, socket, text string) error {
 		if c, err = net.Dial("unix", socket); err == nil {
 			break
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(50 * time.Millisecond):
+		if err := poll.Pause(ctx, 50*time.Millisecond); err != nil {
+			return err
 		}
 	}
 	if err != nil {
@@ -267,7 +266,7 @@ func get(socket string) (lines []string, err error) {
 }
 
 // cpu returns the total CPU time of the device processes and proxies since their start.
-func (w *world) cpu() (sum time.Duration, err error) {
+func (w *world) cpu() (time.Duration, error) {
 	var pids []int
 	for _, p := range w.procs {
 		if p != nil {
@@ -277,14 +276,7 @@ func (w *world) cpu() (sum time.Duration, err error) {
 	for _, d := range w.proxies {
 		pids = append(pids, d.Pid())
 	}
-	for _, pid := range pids {
-		used, err := load.ProcessCPU(pid)
-		if err != nil {
-			return 0, err
-		}
-		sum += used
-	}
-	return sum, nil
+	return load.ProcessCPU(pids...)
 }
 
 func (w *world) close() {

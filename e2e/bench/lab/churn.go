@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
@@ -154,7 +155,7 @@ func every(d time.Duration) chan int {
 // previous call took longer.
 func onBeat(ctx context.Context, beats <-chan int, began time.Time, do func(i int) error) error {
 	for i := range beats {
-		if err := pause(ctx, time.Until(began.Add(time.Duration(i)*beat))); err != nil {
+		if err := poll.Pause(ctx, time.Until(began.Add(time.Duration(i)*beat))); err != nil {
 			return err
 		}
 		if err := do(i); err != nil {

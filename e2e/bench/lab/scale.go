@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/lab/baretunnel"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
@@ -133,7 +134,7 @@ func (s *scaled) idleCPU(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	if err := pause(ctx, s.idle); err != nil {
+	if err := poll.Pause(ctx, s.idle); err != nil {
 		return err
 	}
 	after, err := load.ProcessCPU(pid)
@@ -159,20 +160,11 @@ func (s *scaled) quiet(ctx context.Context) (histogram, error) {
 			return now, err
 		}
 		last = now
-		if err := pause(ctx, settle); err != nil {
+		if err := poll.Pause(ctx, settle); err != nil {
 			return now, err
 		}
 	}
 	return last, errors.New("veild still makes turns after a minute")
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // changes changes one claim per round. It measures the time from the table to the device, the
@@ -197,7 +189,7 @@ func (s *scaled) changes(ctx context.Context) error {
 		}
 
 		// The kernel's notifications of the change may cause another turn, which counts too.
-		if err := pause(ctx, settle); err != nil {
+		if err := poll.Pause(ctx, settle); err != nil {
 			return err
 		}
 		after, err := s.turns(ctx)
@@ -254,7 +246,7 @@ func (s *scaled) fills(ctx context.Context) error {
 		}
 
 		wall := time.Since(start)
-		if err := pause(ctx, settle); err != nil {
+		if err := poll.Pause(ctx, settle); err != nil {
 			return err
 		}
 		t, err := s.quiet(ctx)

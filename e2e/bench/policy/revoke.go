@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -132,10 +133,8 @@ func (s *run) revokeRound(ctx context.Context, n *node, behind string, v suite.V
 // another revocation has just begun.
 func (n *node) revoked(ctx context.Context, p policy.Policy, want int,
 	behind bool) (time.Duration, error) {
-	select {
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
-	case <-time.After(quiet):
+	if err := poll.Pause(ctx, quiet); err != nil {
+		return 0, err
 	}
 	if behind {
 		n.moves++

@@ -57,7 +57,7 @@ func (s *run) memory(ctx context.Context) error {
 }
 
 // resident returns the resident memory of the processes that carry a lane's connections, in MiB.
-func (w *world) resident(l lane) (sum float64, err error) {
+func (w *world) resident(l lane) (float64, error) {
 	var pids []int
 	for _, p := range w.proxies[l.name] {
 		pids = append(pids, p.PID())
@@ -75,14 +75,7 @@ func (w *world) resident(l lane) (sum float64, err error) {
 			}
 		}
 	}
-	for _, pid := range pids {
-		mib, err := load.ResidentMiB(pid)
-		if err != nil {
-			return 0, err
-		}
-		sum += mib
-	}
-	return sum, nil
+	return load.ResidentMiB(pids...)
 }
 
 // holding is the line that hold prints when its connections are open.

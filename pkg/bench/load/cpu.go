@@ -10,6 +10,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/poll"
 )
 
 // userHZ is the number of ticks per second in /proc/stat, on every architecture of Linux.
@@ -104,50 +108,51 @@ func parseUnused(stat string) (sum time.Duration, cpus int, err error) {
 	return sum, cpus, nil
 }
 
-// ProcessCPU returns the CPU time that a process and its threads have spent, from /proc/PID/stat,
-// rounded to hundredths of a second.
-func ProcessCPU(pid int) (time.Duration, error) {
-	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return 0, err
+// ProcessCPU returns the CPU time that processes and all threads that they had have spent, in user
+// space and in the kernel. Process 0 is this process.
+func ProcessCPU(pids ...int) (sum time.Duration, err error) {
+	for _, pid := range pids {
+		const scheduler = 2 // CPUCLOCK_SCHED of the kernel: exact, not by ticks
+		var t unix.Timespec
+		if err := unix.ClockGettime(^int32(pid)<<3|scheduler, &t); err != nil {
+			return 0, fmt.Errorf("read the CPU time of process %d: %w", pid, err)
+		}
+		sum += time.Duration(t.Nano())
 	}
-	return parseProcessCPU(string(b))
+	return sum, nil
 }
 
-// parseProcessCPU returns the CPU time in the text of /proc/PID/stat (proc_pid_stat(5)). The name
-// in that text may hold spaces and parentheses.
-func parseProcessCPU(stat string) (time.Duration, error) {
-	end := strings.LastIndexByte(stat, ')')
-	if end < 0 {
-		return 0, errors.New("read the process's stat: no name in it")
-	}
-	fields := strings.Fields(stat[end+1:])
-	if len(fields) < 13 {
-		return 0, errors.New("read the process's stat: too short")
-	}
-	user, err := strconv.ParseInt(fields[11], 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("read the process's stat: %w", err)
-	}
-	system, err := strconv.ParseInt(fields[12], 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("read the process's stat: %w", err)
-	}
-	return time.Duration(user+system) * time.Second / userHZ, nil
+// OwnCPU returns the CPU time that this process has spent.
+func OwnCPU() time.Duration {
+	spent, _ := ProcessCPU(0) // This clock always exists.
+	return spent
 }
 
-// ResidentMiB returns the resident memory of a process (VmRSS) in MiB.
-func ResidentMiB(pid int) (float64, error) {
-	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
-	if err != nil {
-		return 0, err
+// ResidentMiB returns the resident memory of processes in MiB (VmRSS).
+func ResidentMiB(pids ...int) (sum float64, err error) { return memory("VmRSS:", pids) }
+
+// PeakMiB returns the sum of the peaks of the processes' resident memory in MiB (VmHWM).
+func PeakMiB(pids ...int) (sum float64, err error) { return memory("VmHWM:", pids) }
+
+// memory returns the sum of a field of /proc/PID/status in MiB.
+func memory(field string, pids []int) (sum float64, err error) {
+	for _, pid := range pids {
+		b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+		if err != nil {
+			return 0, err
+		}
+		mib, err := parseMemory(string(b), field)
+		if err != nil {
+			return 0, err
+		}
+		sum += mib
 	}
-	return parseResident(string(b))
+	return sum, nil
 }
 
-func parseResident(status string) (float64, error) {
+func parseMemory(status, field string) (float64, error) {
 	for line := range strings.Lines(status) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if rest, ok := strings.CutPrefix(line, field); ok {
 			kib, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64)
 			if err != nil {
 				return 0, fmt.Errorf("read the process's status: %w", err)
@@ -155,7 +160,7 @@ func parseResident(status string) (float64, error) {
 			return kib / 1024, nil
 		}
 	}
-	return 0, errors.New("read the process's status: no VmRSS")
+	return 0, fmt.Errorf("read the process's status: no %s", field)
 }
 
 // Others measures for d how many cores all processes of the machine keep busy. Callers use it
@@ -166,10 +171,8 @@ func Others(ctx context.Context, d time.Duration) (cores float64, err error) {
 		return 0, err
 	}
 	start := time.Now()
-	select {
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
-	case <-time.After(d):
+	if err := poll.Pause(ctx, d); err != nil {
+		return 0, err
 	}
 	after, err := Busy()
 	if err != nil {

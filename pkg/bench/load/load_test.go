@@ -136,12 +136,14 @@ func TestProcFiles(t *testing.T) {
 		got != 730*time.Millisecond {
 		t.Errorf("busy %v, %v, want 730ms: idle, iowait, steal and guest left out", got, err)
 	}
-	if got, err := parseProcessCPU("7 (a ) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13"); err != nil ||
-		got != 230*time.Millisecond {
-		t.Errorf("process %v, %v, want 230ms", got, err)
-	}
-	if got, err := parseResident("Name:\tx\nVmRSS:\t    2048 kB\n"); err != nil || got != 2 {
+	status := "Name:\tx\nVmHWM:\t   bad\nVmRSS:\t    2048 kB\n"
+	if got, err := parseMemory(status, "VmRSS:"); err != nil || got != 2 {
 		t.Errorf("resident %v, %v, want 2 MiB", got, err)
+	}
+	for _, field := range []string{"VmHWM:", "VmSwap:"} {
+		if _, err := parseMemory(status, field); err == nil {
+			t.Errorf("%s gave no error", field)
+		}
 	}
 
 	sum, cpus, err := parseUnused("cpu  1 2 3 4 5 6 7 8 9 0\ncpu0 1 1 1 100 20 1 1 3 0 0\n" +
@@ -154,13 +156,33 @@ func TestProcFiles(t *testing.T) {
 			t.Errorf("parseUnused(%q) gave no error", bad)
 		}
 	}
-	for _, bad := range []string{"", "cpu", "cpu a b c d e f g", "7 (x", "7 (x) S 1"} {
+	for _, bad := range []string{"", "cpu", "cpu a b c d e f g"} {
 		if _, err := ParseBusy(bad); err == nil {
 			t.Errorf("ParseBusy(%q) gave no error", bad)
 		}
-		if _, err := parseProcessCPU(bad); err == nil {
-			t.Errorf("parseProcessCPU(%q) gave no error", bad)
-		}
+	}
+}
+
+// The figures of processes grow with their work, and several processes count together.
+func TestProcessesAreSummed(t *testing.T) {
+	own := os.Getpid()
+	before, err := ProcessCPU(own)
+	errtest.Must(t, err)
+	for load := OwnCPU(); OwnCPU() < load+time.Millisecond; {
+	}
+	twice, err := ProcessCPU(own, own)
+	errtest.Must(t, err)
+	if twice < 2*(before+time.Millisecond) {
+		t.Errorf("CPU time %v, then twice %v", before, twice)
+	}
+	peak, err := PeakMiB(own)
+	resident, residentErr := ResidentMiB(own, own)
+	errtest.Must(t, err, residentErr)
+	if peak <= 0 || resident <= peak/10 {
+		t.Errorf("peak %v, twice resident %v", peak, resident)
+	}
+	if _, err := ProcessCPU(own, 999999999); err == nil {
+		t.Error("a process that is not there has a CPU time")
 	}
 }
 

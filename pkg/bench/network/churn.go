@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/network/testbed"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
@@ -47,10 +48,8 @@ func (s *run) churn(ctx context.Context) error {
 		}
 
 		began := time.Now()
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(s.Churn / churnWindows):
+		if err := poll.Pause(ctx, s.Churn/churnWindows); err != nil {
+			return err
 		}
 
 		var after [2]session.Counters

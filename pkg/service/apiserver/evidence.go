@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
@@ -34,10 +35,8 @@ type Sockets struct {
 func (a *Servers) askByEvidence(ctx context.Context) {
 	pause, warned := lookEvery, false
 	for {
-		select {
-		case <-ctx.Done():
+		if poll.Pause(ctx, pause) != nil {
 			return
-		case <-time.After(pause):
 		}
 		pause = lookEvery
 		sockets := a.sockets(true)
@@ -74,10 +73,8 @@ func replaceable(servers []netip.AddrPort) []netip.AddrPort {
 func (a *Servers) countConnections(ctx context.Context) {
 	pause, warned := time.Second, false // askByEvidence needs a first count soon
 	for {
-		select {
-		case <-ctx.Done():
+		if poll.Pause(ctx, pause) != nil {
 			return
-		case <-time.After(pause):
 		}
 		began := time.Now()
 		count, err := a.o.Count(a.sockets(false))

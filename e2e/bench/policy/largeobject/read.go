@@ -4,10 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"regexp"
-	"strconv"
 	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -20,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/telemetry/admin"
 )
@@ -175,7 +172,7 @@ func (s *run) by(ctx context.Context, control *lab.Control, n *lab.Node,
 	if !p.Running() {
 		return errors.New("veild ended")
 	}
-	peak, err := peakMemory(p.PID())
+	peak, err := load.PeakMiB(p.PID())
 	if err != nil {
 		return err
 	}
@@ -253,20 +250,4 @@ func untilEdited(mark string, inForce func() (bool, error)) error {
 		time.Sleep(time.Millisecond) // Polling costs CPU on the cores that veild uses.
 	}
 	return fmt.Errorf("edit %s is not in force", mark)
-}
-
-var peakLine = regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`)
-
-// peakMemory returns the peak of a process's resident memory (VmHWM) in MiB.
-func peakMemory(pid int) (float64, error) {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
-	if err != nil {
-		return 0, err
-	}
-	m := peakLine.FindStringSubmatch(string(text))
-	if m == nil {
-		return 0, fmt.Errorf("status of process %d has no VmHWM: %s", pid, text)
-	}
-	kb, err := strconv.ParseFloat(m[1], 64)
-	return kb / 1024, err
 }

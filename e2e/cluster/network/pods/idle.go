@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -54,10 +55,8 @@ func PodsIdle(ctx context.Context, s *session.Session) error {
 	}
 	s.Note("%d pods with addresses of IPv%s", len(pods),
 		strings.Join(familiesOf(pods[0].Addrs), " and IPv"))
-	select {
-	case <-time.After(idleFor):
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := poll.Pause(ctx, idleFor); err != nil {
+		return err
 	}
 
 	var errs []error

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -89,7 +90,7 @@ func takeAway(ctx context.Context, s *session.Session, away time.Duration) error
 
 	err = killAndReach(ctx, s, client, again, anew)
 	// A long outage differs from a short one: leases end, watches break and retries are far apart.
-	err = errors.Join(err, waitUntil(ctx, began.Add(away)))
+	err = errors.Join(err, poll.Pause(ctx, time.Until(began.Add(away))))
 	s.Note("away for %.0f s", time.Since(began).Seconds())
 	if startErr := s.Lab.StartAPI(context.WithoutCancel(ctx)); startErr != nil {
 		return errors.Join(err, startErr)
@@ -180,14 +181,4 @@ func added(before, after string) []netip.Addr {
 		}
 	}
 	return out
-}
-
-// waitUntil waits until the time t. It returns an error if ctx ends first.
-func waitUntil(ctx context.Context, t time.Time) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(time.Until(t)):
-		return nil
-	}
 }
