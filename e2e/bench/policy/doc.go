@@ -26,11 +26,11 @@
 // accepts all of them.
 //
 // Part tenant measures what the policies of one namespace cost other namespaces. It attaches and
-// detaches pods as the CNI plugin does while the policies are being enforced. Another process reads
-// the CPU time of a minute in which nothing changes.
+// detaches pods as the CNI plugin does while the policies are being enforced. Package idle has the
+// minute in which nothing changes.
 //
 // Part read is package largeobject. veild reads objects that are as large as etcd accepts.
 //
 // Start reading at Run in suite.go; node.go has the node. The parts are size.go, change.go with
-// fastpath.go, revoke.go, add.go and tenant.go with idle.go, and package lane has the connections.
+// fastpath.go, revoke.go, add.go and tenant.go, and package lane has the connections.
 package policy

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/idle"
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/lane"
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/largeobject"
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
@@ -63,6 +64,11 @@ var ofGates = scales{
 	swollen: 20, readPods: 1000,
 	lines: 16384, selectors: 16000, adds: 40, idle: time.Minute,
 }
+
+// Child reports whether Run started this process as a child. If so, it runs the child and returns
+// the exit status. In other processes it does nothing. A program that calls Run must call Child
+// first.
+func Child() (status int, is bool) { return suite.Child(Suite, idle.Watch) }
 
 // Check returns an error if the choice is not valid.
 func Check(c suite.Choice) error { return benchmark.Check(c) }
