@@ -5,9 +5,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"strconv"
 
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/scale/loop"
 	"github.com/kubeveil/kubeveil/e2e/scale/apifeed"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
@@ -39,7 +45,7 @@ func child(ctx context.Context, args []string, out io.Writer) error {
 	case sideOurs:
 		f, err = ours(ctx, wantOf(shape), config, args[4], true)
 	case sideLoop:
-		f, err = loop(ctx, n, config)
+		f, err = theirs(ctx, n, config)
 	case sideServed:
 		f, err = ours(ctx, wantOf(shape).beside(), config, args[4], false)
 	case sideDrop:
@@ -81,11 +87,33 @@ func serve(ctx context.Context, shape apifeed.Shape, config string) error {
 	if err := shape.Fill(f); err != nil {
 		return err
 	}
-	f.Serve(loopPath, messages(shape.Endpoints))
+	f.Serve(loop.Path, loop.Messages(shape.Endpoints))
 	f.Handle(changePath, &changer{feed: f, shape: shape})
 	if err := f.WriteConfig(config); err != nil {
 		return err
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// theirs measures the loop.
+func theirs(ctx context.Context, n int, config string) (f figures, err error) {
+	client, url, err := clientOf(config)
+	if err != nil {
+		return f, err
+	}
+	wall, cpu, err := loop.Measure(ctx, client, url+loop.Path, n)
+	f.Wall, f.Processor = bench.Millis(wall), bench.Millis(cpu)
+	return f, err
+}
+
+// clientOf returns a client for the server in a kubeconfig, and the server's address.
+func clientOf(config string) (*http.Client, string, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", config)
+	if err != nil {
+		return nil, "", err
+	}
+	cfg.DisableCompression = true
+	client, err := rest.HTTPClientFor(cfg)
+	return client, cfg.Host, err
 }

@@ -9,34 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
-
-	"golang.org/x/sys/unix"
 )
-
-// processor returns the CPU time of this process.
-func processor() time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		return 0 // getrusage(2) fails only for a bad pointer
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// peak returns the peak of this process's resident memory (VmHWM), in MiB.
-func peak() (float64, error) {
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if value, is := strings.CutPrefix(line, "VmHWM:"); is {
-			kb, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 64)
-			return kb / 1024, err
-		}
-	}
-	return 0, errors.New("/proc/self/status has no VmHWM")
-}
 
 // memoryOfMaps returns the kernel's memory of all BPF maps that this process has open, in MiB.
 func memoryOfMaps() (float64, error) {

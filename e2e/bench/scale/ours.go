@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/scale/apifeed"
 	"github.com/kubeveil/kubeveil/e2e/scale/servicenode"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -75,19 +76,19 @@ func ours(ctx context.Context, w want, config, profile string,
 	if err != nil {
 		return f, err
 	}
-	began, before := time.Now(), processor()
+	began, before := time.Now(), load.OwnCPU()
 	ended.Go(func() { node.Run(ctx) })
 	last, err := node.writes.wait(ctx)
 	if err != nil {
 		return f, err
 	}
-	f.Processor = bench.Millis(processor() - before)
+	f.Processor = bench.Millis(load.OwnCPU() - before)
 	if err := stop(); err != nil {
 		return f, err
 	}
 	f.Wall, f.Usable = bench.Millis(last.Sub(began)), bench.Millis(last.Sub(node.Listed()))
 
-	if f.Peak, err = peak(); err != nil {
+	if f.Peak, err = load.PeakMiB(os.Getpid()); err != nil {
 		return f, err
 	}
 	if f.Maps, err = memoryOfMaps(); err != nil {

@@ -5,13 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/scale/apifeed"
@@ -53,13 +50,12 @@ func (s *run) plane(ctx context.Context) (*plane, error) {
 		return nil, err
 	}
 	shape := shapeOf(kindTCP, s.largest())
-	p := &plane{lab: l, self: s.self, config: filepath.Join(s.dir, "plane.kubeconfig"),
-		services: shape.Services()}
+	p := &plane{lab: l, self: s.self, services: shape.Services()}
 	s.real = p // set now, so that Close ends the lab after an error
 	if p.writer, err = apiwrite.New(l.Control.Config); err != nil {
 		return nil, err
 	}
-	if err := p.writeConfig(); err != nil {
+	if p.config, err = l.Control.WriteKubeconfig(ctx, "", ""); err != nil {
 		return nil, err
 	}
 
@@ -91,18 +87,6 @@ func slicesOf(shape apifeed.Shape) (all []apiwrite.Request, err error) {
 // clear deletes the slices of all shapes.
 func (p *plane) clear(ctx context.Context) error {
 	return p.writer.Send(ctx, apiwrite.DeleteSlices())
-}
-
-// writeConfig writes the kubeconfig.
-func (p *plane) writeConfig() error {
-	c, name := p.lab.Control.Config, "bench"
-	return clientcmd.WriteToFile(clientcmdapi.Config{CurrentContext: name,
-		Clusters: map[string]*clientcmdapi.Cluster{name: {Server: c.Host,
-			CertificateAuthorityData: c.CAData}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{name: {ClientCertificateData: c.CertData,
-			ClientKeyData: c.KeyData}},
-		Contexts: map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
-	}, p.config)
 }
 
 // argv returns the command line of a child for n endpoints. last is its last argument.

@@ -13,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/scale/apifeed"
 	"github.com/kubeveil/kubeveil/e2e/scale/apiwrite"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
 // lineFollows is the line that a child prints when its table has what the API server has.
@@ -75,12 +76,12 @@ func (p *plane) measureWrite(ctx context.Context, requests []apiwrite.Request, n
 	if err != nil {
 		return bench.Sample{}, err
 	}
-	began, before := time.Now(), processor()
+	began, before := time.Now(), load.OwnCPU()
 	if err := p.writer.Send(ctx, requests); err != nil {
 		return bench.Sample{}, err
 	}
 	f := figures{Written: bench.Millis(time.Since(began)),
-		Writer: bench.Millis(processor() - before)}
+		Writer: bench.Millis(load.OwnCPU() - before)}
 	f.Wall = f.Written
 	if followed {
 		var got figures
@@ -113,14 +114,14 @@ func follow(ctx context.Context, services int, shape apifeed.Shape, config strin
 	}
 
 	node.writes.expect(shape.Services())
-	before := processor()
+	before := load.OwnCPU()
 	if _, err := fmt.Fprintln(out, lineFollows); err != nil {
 		return f, err
 	}
 	if f.Last, err = node.writes.wait(ctx); err != nil {
 		return f, err
 	}
-	f.Processor = bench.Millis(processor() - before)
+	f.Processor = bench.Millis(load.OwnCPU() - before)
 	w.endpoints += shape.Endpoints
 	return f, errors.Join(node.Problems(ctx), complete(node.dir(), w))
 }

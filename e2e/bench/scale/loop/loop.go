@@ -1,4 +1,4 @@
-package scale
+package loop
 
 import (
 	"bufio"
@@ -13,15 +13,13 @@ import (
 
 	"github.com/cilium/ebpf"
 	"google.golang.org/protobuf/encoding/protowire"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubeveil/kubeveil/e2e/scale/apifeed"
-	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
-// loopPath is the path of the loop's messages at the feed.
-const loopPath = "/messages"
+// Path is the path of the messages at the feed.
+const Path = "/messages"
 
 // Fields of a message. It has the size and the content of the messages that Arion's agent receives
 // for each neighbour: network, addresses and hardware address of the neighbour, and its host.
@@ -33,11 +31,11 @@ const (
 	fieldRevision
 )
 
-// maxMessage bounds a message of the loop, in bytes.
+// maxMessage bounds a message, in bytes.
 const maxMessage = 4096
 
-// messages returns n messages, each after its length.
-func messages(n int) (all []byte) {
+// Messages returns n messages, each after its length.
+func Messages(n int) (all []byte) {
 	var m []byte
 	for i := range n {
 		m = protowire.AppendTag(m[:0], fieldNetwork, protowire.VarintType)
@@ -59,54 +57,37 @@ func appendText(m []byte, number protowire.Number, text string) []byte {
 	return protowire.AppendString(protowire.AppendTag(m, number, protowire.BytesType), text)
 }
 
-// loopKey and loopValue are the entries of the loop's map.
+// entryKey and entryValue are an entry of the map.
 type (
-	loopKey   struct{ Network, Addr [4]byte }
-	loopValue struct {
+	entryKey   struct{ Network, Addr [4]byte }
+	entryValue struct {
 		Hardware [20]byte
 		Host     [4]byte
 		Pad      [8]byte
 	}
 )
 
-// loop measures a loop that reads n messages and updates a map for each: from the request to the
-// last update.
-func loop(ctx context.Context, n int, config string) (f figures, err error) {
+// maxEntries has room for twice the largest number of endpoints. noPrealloc is BPF_F_NO_PREALLOC.
+const maxEntries, noPrealloc = 2 << 20, 1
+
+// Measure reads n messages from a URL and updates a map for each. It returns the time and the CPU
+// time of this process from the request to the last update.
+func Measure(ctx context.Context, client *http.Client, url string, n int) (wall, cpu time.Duration,
+	err error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 32,
-		MaxEntries: 2 * maxSize, Flags: noPrealloc})
+		MaxEntries: maxEntries, Flags: noPrealloc})
 	if err != nil {
-		return f, err
+		return 0, 0, err
 	}
 	defer m.Close()
-	client, url, err := clientOf(config)
-	if err != nil {
-		return f, err
-	}
 
-	began, before := time.Now(), processor()
-	updates, err := update(ctx, client, url+loopPath, m)
-	if err != nil {
-		return f, err
+	began, before := time.Now(), load.OwnCPU()
+	updates, err := update(ctx, client, url, m)
+	wall, cpu = time.Since(began), load.OwnCPU()-before
+	if err == nil && updates != n {
+		err = fmt.Errorf("%d messages, want %d", updates, n)
 	}
-	f.Wall, f.Processor = bench.Millis(time.Since(began)), bench.Millis(processor()-before)
-	if updates != n {
-		return f, fmt.Errorf("%d messages, want %d", updates, n)
-	}
-	return f, nil
-}
-
-// noPrealloc is BPF_F_NO_PREALLOC.
-const noPrealloc = 1
-
-// clientOf returns a client for the server in a kubeconfig, and the server's address.
-func clientOf(config string) (*http.Client, string, error) {
-	cfg, err := clientcmd.BuildConfigFromFlags("", config)
-	if err != nil {
-		return nil, "", err
-	}
-	cfg.DisableCompression = true
-	client, err := rest.HTTPClientFor(cfg)
-	return client, cfg.Host, err
+	return wall, cpu, err
 }
 
 // update reads messages and updates m for each. It returns their number.
@@ -148,7 +129,7 @@ func update(ctx context.Context, client *http.Client, url string, m *ebpf.Map) (
 }
 
 // parse returns the entry of a message.
-func parse(message []byte) (key loopKey, value loopValue, err error) {
+func parse(message []byte) (key entryKey, value entryValue, err error) {
 	for len(message) > 0 {
 		number, wireType, size := protowire.ConsumeTag(message)
 		if size < 0 {
