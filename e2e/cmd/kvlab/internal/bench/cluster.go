@@ -2,12 +2,14 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/klog/v2"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/cluster"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/pkg/bench/network"
@@ -34,42 +36,35 @@ Flags:
 
 // clusterArguments are the values of the command line.
 type clusterArguments struct {
-	options network.Options
+	cluster.Config
 	seconds int
-	// noReference begins with Kubeveil.
-	noReference bool
-	// serviceProxy and hostRouting are as in vm.ClusterConfig.
-	serviceProxy, hostRouting string
-	// folder is for the machines.
-	folder string
 }
 
 func clusterCommand() *cobra.Command {
-	a := clusterArguments{options: network.Options{Choice: suite.Choice{Rounds: 5,
-		Limit: 75 * time.Minute, Parts: network.Parts()}}}
-	b := program.NewBench("cluster", clusterUsage, &a.options.Choice)
-	b.Flags.IntSliceVar(&a.options.MTUs, "mtus", []int{8896, 1500},
+	a := clusterArguments{}
+	a.Choice = suite.Choice{Rounds: 5, Limit: 75 * time.Minute, Parts: network.Parts()}
+	b := program.NewBench("cluster", clusterUsage, &a.Choice)
+	b.Flags.IntSliceVar(&a.MTUs, "mtus", []int{8896, 1500},
 		"`MTUs` of the underlay, the largest first")
 	b.Flags.IntVar(&a.seconds, "seconds", 2,
 		"duration of a TCP sample; a UDP rate takes half of it, at least a second, and a latency "+
 			"half of a UDP rate or up to four times that")
-	b.Flags.DurationVar(&a.options.Churn, "churn", time.Minute,
+	b.Flags.DurationVar(&a.Churn, "churn", time.Minute,
 		"time in which pods are created and deleted; a negative time leaves that out")
-	b.Flags.BoolVar(&a.noReference, "no-reference", false,
+	b.Flags.BoolVar(&a.NoReference, "no-reference", false,
 		"leave out the reference plugins and the time of the installation; saves some minutes")
 
-	b.Flags.StringVar(&a.serviceProxy, "service-proxy", config.ServiceProxyNone,
+	b.Flags.StringVar(&a.ServiceProxy, "service-proxy", config.ServiceProxyNone,
 		program.ServiceProxyUsage+"; with "+config.ServiceProxyEBPF+" write --no-reference")
-	b.Flags.StringVar(&a.hostRouting, "host-routing", config.HostRoutingKernel,
+	b.Flags.StringVar(&a.HostRouting, "host-routing", config.HostRoutingKernel,
 		program.HostRoutingUsage)
 
 	return b.Command("Measure two virtual machines against bare WireGuard and the clear network",
 		func() (program.Run, error) {
 			err := a.complete()
-			return program.Within(a.options.Limit, b.Measure(
+			return program.Within(a.Limit, b.Measure(
 				func(ctx context.Context, folder string) (*report.Report, error) {
-					a.folder = folder
-					return measureCluster(ctx, a)
+					return measureCluster(ctx, folder, a.Config)
 				})), err
 		})
 }
@@ -79,43 +74,59 @@ func (a *clusterArguments) complete() error {
 	if a.seconds < 1 {
 		return fmt.Errorf("--seconds %d: write at least 1", a.seconds)
 	}
-	a.options.TCP = time.Duration(a.seconds) * time.Second
-	a.options.Probe = max(time.Second, (a.options.TCP / 2).Truncate(time.Second))
-	a.options.RoundTrips = a.options.Probe / 2
-	if err := checkMTUs(a.options.MTUs); err != nil {
+	a.TCP = time.Duration(a.seconds) * time.Second
+	a.Probe = max(time.Second, (a.TCP / 2).Truncate(time.Second))
+	a.RoundTrips = a.Probe / 2
+	if err := checkMTUs(a.MTUs); err != nil {
 		return err
 	}
 	if err := a.checkServices(); err != nil {
 		return err
 	}
-	return a.options.Check()
+	return a.Check()
 }
 
 // checkServices checks the flags about services.
-func (a *clusterArguments) checkServices() error {
-	if err := vm.CheckServiceProxy(a.serviceProxy); err != nil {
-		return fmt.Errorf("--service-proxy %s: %w", a.serviceProxy, err)
+func (a clusterArguments) checkServices() error {
+	if err := vm.CheckServiceProxy(a.ServiceProxy); err != nil {
+		return fmt.Errorf("--service-proxy %s: %w", a.ServiceProxy, err)
 	}
-	if err := vm.CheckHostRouting(a.hostRouting, a.serviceProxy); err != nil {
-		return fmt.Errorf("--host-routing %s: %w", a.hostRouting, err)
+	if err := vm.CheckHostRouting(a.HostRouting, a.ServiceProxy); err != nil {
+		return fmt.Errorf("--host-routing %s: %w", a.HostRouting, err)
 	}
-	if a.serviceProxy == config.ServiceProxyEBPF && !a.noReference {
+	if a.ServiceProxy == config.ServiceProxyEBPF && !a.NoReference {
 		return fmt.Errorf("--service-proxy %s: the reference network has no proxy of services: add "+
-			"--no-reference", a.serviceProxy)
+			"--no-reference", a.ServiceProxy)
 	}
 	return nil
 }
 
-func measureCluster(ctx context.Context, a clusterArguments) (*report.Report, error) {
-	log, closeLog, err := program.Log(a.folder, "bench-cluster.log")
+// smallestMTU is the smallest MTU of IPv6.
+const smallestMTU = 1280
+
+// checkMTUs refuses MTUs that would have to grow: a machine's link cannot have more than it began
+// with.
+func checkMTUs(mtus []int) error {
+	if len(mtus) == 0 {
+		return errors.New("--mtus: write at least one")
+	}
+	for i, n := range mtus {
+		if n < smallestMTU || n > 9000 {
+			return fmt.Errorf("--mtus %v: %d is not an MTU from %d to 9000", mtus, n, smallestMTU)
+		}
+		if i > 0 && n >= mtus[i-1] {
+			return fmt.Errorf("--mtus %v: write the largest first", mtus)
+		}
+	}
+	return nil
+}
+
+func measureCluster(ctx context.Context, folder string, c cluster.Config) (*report.Report, error) {
+	log, closeLog, err := program.Log(folder, "bench-cluster.log")
 	if err != nil {
 		return nil, err
 	}
 	defer closeLog()
-	say := a.options.Progress
-	say("the machines take three minutes to begin with, then it is about %v",
-		estimate(a.options))
-	// The client libraries log each stream that ends.
-	klog.SetSlogLogger(log)
-	return onMachines(ctx, a, log, say)
+	c.Dir, c.Log = filepath.Join(folder, "machines"), log
+	return cluster.Run(ctx, c)
 }

@@ -2,11 +2,8 @@
 // runs the suite, and writes result.json, report.html and report.md into --out. Exit status 1: a
 // gate was missed, or something could not be measured.
 //
-// The suites of e2e/bench measure in network namespaces of this machine, and storage on a virtual
-// machine. The verb cluster runs pkg/bench/network on virtual machines that it makes and removes.
-// On them it can do what a kubeconfig cannot: change the link's MTU and rate, watch the wire from
-// outside, and measure the reference plugins and the installation before Kubeveil is there.
-// `veilctl bench` is the same suite on any cluster.
+// The suites of e2e/bench measure in network namespaces of this machine, and storage and cluster on
+// virtual machines. `veilctl bench` is the suite of cluster on any cluster.
 //
 // Start reading at Commands.
 package bench

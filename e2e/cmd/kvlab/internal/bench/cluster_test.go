@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/cluster"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -34,16 +35,16 @@ func TestCheckMTUs(t *testing.T) {
 
 func TestCheckServicesOfMachines(t *testing.T) {
 	for name, tt := range map[string]struct {
-		args    clusterArguments
+		config  cluster.Config
 		wantErr string
 	}{
-		"kube-proxy":            {clusterArguments{serviceProxy: "none", hostRouting: "kernel"}, ""},
-		"services by Kubeveil":  {clusterArguments{serviceProxy: "ebpf", noReference: true}, ""},
-		"with a reference":      {clusterArguments{serviceProxy: "ebpf"}, "--no-reference"},
-		"fast path, kube-proxy": {clusterArguments{hostRouting: "ebpf"}, "--host-routing ebpf"},
-		"unknown":               {clusterArguments{serviceProxy: "ipvs"}, "--service-proxy ipvs"},
+		"kube-proxy":            {cluster.Config{ServiceProxy: "none", HostRouting: "kernel"}, ""},
+		"services by Kubeveil":  {cluster.Config{ServiceProxy: "ebpf", NoReference: true}, ""},
+		"with a reference":      {cluster.Config{ServiceProxy: "ebpf"}, "--no-reference"},
+		"fast path, kube-proxy": {cluster.Config{HostRouting: "ebpf"}, "--host-routing ebpf"},
+		"unknown":               {cluster.Config{ServiceProxy: "ipvs"}, "--service-proxy ipvs"},
 	} {
-		err := tt.args.checkServices()
+		err := clusterArguments{Config: tt.config}.checkServices()
 		if (err == nil) != (tt.wantErr == "") ||
 			err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 			t.Errorf("%s: error %v, want %q", name, err, tt.wantErr)

@@ -1,13 +1,14 @@
-package bench
+package cluster
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"slices"
 	"time"
+
+	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -17,39 +18,27 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// smallestMTU is the smallest MTU of IPv6.
-const smallestMTU = 1280
-
-// checkMTUs refuses MTUs that would have to grow: a machine's link cannot have more than it began
-// with.
-func checkMTUs(mtus []int) error {
-	if len(mtus) == 0 {
-		return errors.New("--mtus: write at least one")
-	}
-	for i, n := range mtus {
-		if n < smallestMTU || n > 9000 {
-			return fmt.Errorf("--mtus %v: %d is not an MTU from %d to 9000", mtus, n, smallestMTU)
-		}
-		if i > 0 && n >= mtus[i-1] {
-			return fmt.Errorf("--mtus %v: write the largest first", mtus)
-		}
-	}
-	return nil
+// Config configures a run.
+type Config struct {
+	network.Options
+	// NoReference begins with Kubeveil, without the reference network.
+	NoReference bool
+	// ServiceProxy and HostRouting are as in vm.ClusterConfig.
+	ServiceProxy, HostRouting string
+	// Dir is the folder for the machines.
+	Dir string
+	Log *slog.Logger
 }
 
-func estimate(o network.Options) time.Duration {
-	// The link can be limited here.
-	o.Cap = func(context.Context, float64) error { return nil }
-	return o.Estimate().Round(time.Minute)
-}
-
-// onMachines makes the machines, measures the reference network first, then Kubeveil, and ends the
+// Run makes the machines, measures the reference network first, then Kubeveil, and ends the
 // machines.
-func onMachines(ctx context.Context, a clusterArguments, log *slog.Logger,
-	say func(string, ...any)) (rep *report.Report, err error) {
-	o := a.options
-	c, err := vm.New(ctx, vm.ClusterConfig{Nodes: 2, UnderlayMTU: o.MTUs[0], NoVeil: !a.noReference,
-		ServiceProxy: a.serviceProxy, HostRouting: a.hostRouting, Dir: filepath.Join(a.folder, "machines"), Log: log})
+func Run(ctx context.Context, a Config) (rep *report.Report, err error) {
+	o, say := a.Options, a.Progress
+	say("the machines take three minutes to begin with, then it is about %v", estimate(o))
+	// The client libraries log each stream that ends.
+	klog.SetSlogLogger(a.Log)
+	c, err := vm.New(ctx, vm.ClusterConfig{Nodes: 2, UnderlayMTU: o.MTUs[0], NoVeil: !a.NoReference,
+		ServiceProxy: a.ServiceProxy, HostRouting: a.HostRouting, Dir: a.Dir, Log: a.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -64,13 +53,13 @@ func onMachines(ctx context.Context, a clusterArguments, log *slog.Logger,
 	}
 
 	access := remote.Access{Kubeconfig: c.Kubeconfig()}
-	k, err := remote.Connect(ctx, access, remote.ConnectConfig{Log: log})
+	k, err := remote.Connect(ctx, access, remote.ConnectConfig{Log: a.Log})
 	if err != nil {
 		return nil, err
 	}
 
 	var control uint64
-	if !a.noReference {
+	if !a.NoReference {
 		if control, err = reference(ctx, c, k, &o, say); err != nil {
 			return nil, fmt.Errorf("reference network: %w", err)
 		}
@@ -84,10 +73,16 @@ func onMachines(ctx context.Context, a clusterArguments, log *slog.Logger,
 
 	rep, err = suiteOn(ctx, c, k, o, control)
 	if rep != nil {
-		rep.Notes = append(rep.Notes, fmt.Sprintf("serviceProxy %s, hostRouting %s.", a.serviceProxy,
-			a.hostRouting))
+		rep.Notes = append(rep.Notes, fmt.Sprintf("serviceProxy %s, hostRouting %s.",
+			a.ServiceProxy, a.HostRouting))
 	}
 	return rep, err
+}
+
+func estimate(o network.Options) time.Duration {
+	// The link can be limited here.
+	o.Cap = func(context.Context, float64) error { return nil }
+	return o.Estimate().Round(time.Minute)
 }
 
 // suiteOn runs the suite with what only machines can do. control is how many frames with plaintext
