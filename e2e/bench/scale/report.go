@@ -62,7 +62,8 @@ func (s *run) curve() report.Table {
 		}
 		t.Rows = append(t.Rows, []string{fmt.Sprint(n), wall.Unit.Format(wall.Ours.Median),
 			bench.Microsecond.Format(1000 * wall.Ours.Median / float64(n)),
-			wall.Unit.Format(wall.Base.Median), ratio(wall), ratio(cpu), theirs})
+			wall.Unit.Format(wall.Base.Median), s.RatioText(wall.Name), s.RatioText(cpu.Name),
+			theirs})
 	}
 	return t
 }
@@ -82,9 +83,9 @@ func (s *run) written() report.Table {
 		}
 		row := []string{fmt.Sprint(n), wall.Unit.Format(wall.Ours.Median),
 			bench.Microsecond.Format(1000 * wall.Ours.Median / float64(n)),
-			wall.Unit.Format(wall.Base.Median), ratio(wall)}
+			wall.Unit.Format(wall.Base.Median), s.RatioText(wall.Name)}
 		for _, suffix := range []string{suffixServer, suffixEtcd, suffixWriter, suffixProcessor} {
-			row = append(row, s.median(name+suffix))
+			row = append(row, s.MedianText(name+suffix))
 		}
 		theirs := "–"
 		if each, has := publishedWritten[n]; has {
@@ -98,19 +99,6 @@ func (s *run) written() report.Table {
 // publishedWritten are the times per endpoint that Arion's authors publish for endpoints that are
 // written, watched and programmed, in microseconds, by the number of endpoints.
 var publishedWritten = map[int]float64{100_000: 38, 1_000_000: 39}
-
-// median returns the median of our side of a case, or "–".
-func (s *run) median(name string) string {
-	c := s.Result.Find(name, 0)
-	if c == nil {
-		return "–"
-	}
-	return c.Unit.Format(c.Ours.Median)
-}
-
-func ratio(c *bench.Case) string {
-	return fmt.Sprintf("%.2f (%.2f to %.2f)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max)
-}
 
 // Report returns the report.
 func (s *run) Report() *report.Report {

@@ -99,25 +99,16 @@ func (s *run) published() report.Table {
 				}
 				row := []string{title, r.String(), fmt.Sprintf("%.2f", e.published)}
 				for _, other := range others {
-					row = append(row, s.ratio(group+"_to_"+other+e.suffix))
+					row = append(row, s.RatioText(group+"_to_"+other+e.suffix))
 				}
 				t.Rows = append(t.Rows, append(row,
-					s.ratio(group+"_"+sideNFTables+"_to_direct"+e.suffix),
-					s.ratio(group+"_"+sideRouted+toNFTables+e.suffix)))
+					s.RatioText(group+"_"+sideNFTables+"_to_direct"+e.suffix),
+					s.RatioText(group+"_"+sideRouted+toNFTables+e.suffix)))
 			}
 		}
 	}
 
 	return t
-}
-
-// ratio returns the ratio of a case as text, or a dash if the case does not exist.
-func (s *run) ratio(name string) string {
-	c := s.Result.Find(name, 0)
-	if c == nil || c.Ratio == nil {
-		return "–"
-	}
-	return fmt.Sprintf("%.2f (%.2f to %.2f)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max)
 }
 
 // sizes returns a table of new connections per second for each number of services, as ratios to the
@@ -140,10 +131,11 @@ func (s *run) sizes() report.Table {
 		line := func(title, what string, first int) {
 			row := []string{fmt.Sprintf("%s, %s", r, title)}
 			for _, side := range []string{sideOurs, sideNFTables, sideIPTables} {
-				row = append(row, s.ratio(fmt.Sprintf("%s_%s_%s_to_%d", group, side, what, first)))
+				row = append(row,
+					s.RatioText(fmt.Sprintf("%s_%s_%s_to_%d", group, side, what, first)))
 			}
-			t.Rows = append(t.Rows, append(row, s.ratio(group+"_"+what+toNFTables),
-				s.ratio(group+"_"+what+"_to_"+sideIPTables)))
+			t.Rows = append(t.Rows, append(row, s.RatioText(group+"_"+what+toNFTables),
+				s.RatioText(group+"_"+what+"_to_"+sideIPTables)))
 		}
 
 		for _, n := range s.Sizes {
@@ -153,7 +145,7 @@ func (s *run) sizes() report.Table {
 		line(fmt.Sprintf("%d, %d endpoints each", s.Sizes[0], manyEndpoints),
 			fmt.Sprintf("%d_endpoints", manyEndpoints), endpoints)
 		t.Rows = append(t.Rows, []string{fmt.Sprintf("%s, %d, again", r, s.Sizes[0]),
-			s.ratio(group + suffixTwice), "–", "–", "–", "–"})
+			s.RatioText(group + suffixTwice), "–", "–", "–", "–"})
 	}
 
 	return t

@@ -149,8 +149,8 @@ func (s *run) Report() *report.Report {
 		Head: []string{"scenario", "kernel = source after", "idle afterwards, of a core"}}
 	for _, part := range Parts() {
 		if s.Result.Find(part+suffixEqual, 0) != nil {
-			t.Rows = append(t.Rows, []string{titles[part], s.median(part + suffixEqual),
-				s.median(part + suffixIdle)})
+			t.Rows = append(t.Rows, []string{titles[part], s.MedianText(part + suffixEqual),
+				s.MedianText(part + suffixIdle)})
 		}
 	}
 
@@ -158,7 +158,7 @@ func (s *run) Report() *report.Report {
 	for _, name := range []string{caseChangeCPU, caseChangeDevice, caseRemoveAdd, caseRemoveLost,
 		caseSilentCPU, caseSilentLater, caseSilentMemory} {
 		if s.Result.Find(name, 0) != nil {
-			rows.Rows = append(rows.Rows, []string{s.Labels[name], s.median(name)})
+			rows.Rows = append(rows.Rows, []string{s.Labels[name], s.MedianText(name)})
 		}
 	}
 	return &report.Report{Title: "A node in a large cluster",
@@ -172,13 +172,4 @@ func (s *run) Report() *report.Report {
 				"scenario's end.", s.Idle, s.Settle),
 			"Of the nodes, only their objects exist. No packet is sent to them.",
 		)}
-}
-
-// median returns our side of a case, or "–".
-func (s *run) median(name string) string {
-	c := s.Result.Find(name, 0)
-	if c == nil {
-		return "–"
-	}
-	return c.Unit.Format(c.Ours.Median)
 }

@@ -109,9 +109,10 @@ func (s *run) latencies() report.Table {
 			spent = bench.Count.Format(cpu.Ours.Median)
 		}
 		t.Rows = append(t.Rows, []string{title(g), bench.Count.Format(first.Base.Median),
-			s.ratio(g + "_" + laneEngine), s.ratio(g + "_" + laneHAProxy), s.ratio(g + "_" + laneGo),
-			bench.Count.Format(added.Ours.Median), s.ratio(g + "_added"),
-			s.ratio(g + "_engine_to_pair_p99"), spent, s.ratio(g + "_added" + suffixCPU)})
+			s.RatioText(g + "_" + laneEngine), s.RatioText(g + "_" + laneHAProxy),
+			s.RatioText(g + "_" + laneGo),
+			bench.Count.Format(added.Ours.Median), s.RatioText(g + "_added"),
+			s.RatioText(g + "_engine_to_pair_p99"), spent, s.RatioText(g + "_added" + suffixCPU)})
 	}
 	return t
 }
@@ -122,8 +123,8 @@ func (s *run) rates() report.Table {
 		Head: []string{"", "clear, /s", "Kubeveil", "haproxy pair", "pair in Go", "to best pair"}}
 	if c := s.Result.Find(groupNew+"_"+laneEngine, 0); c != nil {
 		t.Rows = [][]string{{title(groupNew), bench.Count.Format(c.Base.Median),
-			s.ratio(groupNew + "_" + laneEngine), s.ratio(groupNew + "_" + laneHAProxy),
-			s.ratio(groupNew + "_" + laneGo), s.ratio(groupNew + "_engine_to_pair")}}
+			s.RatioText(groupNew + "_" + laneEngine), s.RatioText(groupNew + "_" + laneHAProxy),
+			s.RatioText(groupNew + "_" + laneGo), s.RatioText(groupNew + "_engine_to_pair")}}
 	}
 	return t
 }
@@ -141,13 +142,4 @@ func (s *run) held() report.Table {
 		}
 	}
 	return t
-}
-
-// ratio returns the ratio of a case as text, or a dash if the case does not exist.
-func (s *run) ratio(name string) string {
-	c := s.Result.Find(name, 0)
-	if c == nil || c.Ratio == nil {
-		return "–"
-	}
-	return fmt.Sprintf("%.2f (%.2f to %.2f)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max)
 }

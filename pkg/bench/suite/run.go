@@ -88,6 +88,24 @@ func (r *Run) add(c bench.Case, label string) {
 	}
 }
 
+// MedianText returns our side of a case for a table, or "–" if the case does not exist.
+func (r *Run) MedianText(name string) string {
+	c := r.Result.Find(name, 0)
+	if c == nil {
+		return "–"
+	}
+	return c.Unit.Format(c.Ours.Median)
+}
+
+// RatioText returns the ratio of a case for a table, or "–" if there is none.
+func (r *Run) RatioText(name string) string {
+	c := r.Result.Find(name, 0)
+	if c == nil || c.Ratio == nil {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max)
+}
+
 // lookAround measures for d how busy the machine is with other work, and adds a note about it.
 func (r *Run) lookAround(ctx context.Context, d time.Duration) error {
 	cores, err := load.Others(ctx, d)
