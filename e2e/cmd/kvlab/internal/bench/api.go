@@ -56,12 +56,10 @@ func apiCommand() *cobra.Command {
 	b.Flags.DurationVar(&o.Steady, "steady", 2*time.Minute, "duration of part probers")
 	b.Flags.IntSliceVar(&o.Rates, "rates", api.Rates, "request rates in GET/s, as `numbers`")
 
-	return b.Command("Measure requests to the API servers beside the direct way and proxies",
-		func() (program.Run, error) {
-			return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
-				o.HAProxy = program.HAProxy(o.Root)
-				o.Progress("it takes about %v", o.Estimate().Round(time.Minute))
-				return api.Run(ctx, o)
-			}), o.Check()
+	return program.Suite(b,
+		"Measure requests to the API servers beside the direct way and proxies", &o,
+		func(ctx context.Context, o api.RunConfig) (*report.Report, error) {
+			o.HAProxy = program.HAProxy(o.Root)
+			return api.Run(ctx, o)
 		})
 }

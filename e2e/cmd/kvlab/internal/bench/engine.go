@@ -1,14 +1,12 @@
 package bench
 
 import (
-	"context"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/engine"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
@@ -43,10 +41,5 @@ func engineCommand() *cobra.Command {
 		"duration of a TCP sample; other samples take half of it")
 	b.Flags.IntSliceVar(&o.MTUs, "mtus", []int{1500, 9000}, "`MTUs` of the wire")
 
-	return b.Command("Measure the engines of veil-wg beside each other",
-		func() (program.Run, error) {
-			return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
-				return engine.Run(ctx, o)
-			}), o.Check()
-		})
+	return program.Suite(b, "Measure the engines of veil-wg beside each other", &o, engine.Run)
 }

@@ -1,14 +1,12 @@
 package bench
 
 import (
-	"context"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/scale"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
@@ -38,11 +36,6 @@ func scaleCommand() *cobra.Command {
 	b.Flags.StringVar(&o.Profile, "profile", "",
 		"`folder` for a CPU profile of our side of each measurement; empty means none")
 
-	return b.Command("Measure a million endpoints from a list to the table, beside a plain loop",
-		func() (program.Run, error) {
-			return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
-				o.Progress("it takes about %v", o.Estimate().Round(time.Minute))
-				return scale.Run(ctx, o)
-			}), o.Check()
-		})
+	return program.Suite(b,
+		"Measure a million endpoints from a list to the table, beside a plain loop", &o, scale.Run)
 }

@@ -1,14 +1,12 @@
 package bench
 
 import (
-	"context"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/simulator"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
@@ -34,11 +32,6 @@ func simulatorCommand() *cobra.Command {
 	b.Flags.DurationVar(&o.Settle, "settle", time.Minute, "`pause` before the node must be idle")
 	b.Flags.DurationVar(&o.Idle, "idle", time.Minute, "`duration` for which the node must be idle")
 
-	return b.Command("Show that a node follows a large cluster in all of its life",
-		func() (program.Run, error) {
-			return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
-				o.Progress("it takes about %v", o.Estimate().Round(time.Minute))
-				return simulator.Run(ctx, o)
-			}), o.Check()
-		})
+	return program.Suite(b, "Show that a node follows a large cluster in all of its life", &o,
+		simulator.Run)
 }

@@ -46,12 +46,9 @@ func siteCommand() *cobra.Command {
 		"`numbers` of connections of the requests")
 	b.Flags.IntVar(&o.Held, "held", site.Held, "connections that part memory opens in each round")
 
-	return b.Command("Measure a service of another cluster, beside pairs of TLS proxies",
-		func() (program.Run, error) {
-			return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
-				o.HAProxy = program.HAProxy(o.Root)
-				o.Progress("it takes about %v", o.Estimate().Round(time.Minute))
-				return site.Run(ctx, o)
-			}), o.Check()
+	return program.Suite(b, "Measure a service of another cluster, beside pairs of TLS proxies", &o,
+		func(ctx context.Context, o site.RunConfig) (*report.Report, error) {
+			o.HAProxy = program.HAProxy(o.Root)
+			return site.Run(ctx, o)
 		})
 }

@@ -77,7 +77,8 @@ func (a *storageArguments) complete() error {
 	return a.Check()
 }
 
-func measureStorage(ctx context.Context, folder string, o storage.RunConfig) (*report.Report, error) {
+func measureStorage(ctx context.Context, folder string,
+	o storage.RunConfig) (*report.Report, error) {
 	log, closeLog, err := program.Log(folder, "bench-storage.log")
 	if err != nil {
 		return nil, err

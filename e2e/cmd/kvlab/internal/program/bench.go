@@ -3,6 +3,7 @@ package program
 import (
 	"context"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -57,4 +58,18 @@ func (b *Bench) Measure(
 			return measure(ctx, folder)
 		})
 	}
+}
+
+// Suite returns the verb of a suite whose configuration is o. It adds an estimate of the duration,
+// if the configuration has one. run gets the configuration with the root of the repository.
+func Suite[C interface{ Check() error }](b *Bench, short string, o *C,
+	run func(context.Context, C) (*report.Report, error)) *cobra.Command {
+	return b.Command(short, func() (Run, error) {
+		return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
+			if e, is := any(*o).(interface{ Estimate() time.Duration }); is {
+				b.choice.Progress("it takes about %v", e.Estimate().Round(time.Minute))
+			}
+			return run(ctx, *o)
+		}), (*o).Check()
+	})
 }
