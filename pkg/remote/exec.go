@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 )
 
 // Exec runs a command in the pod until it ends and returns its standard output, also beside an
@@ -107,14 +109,7 @@ type Message struct {
 }
 
 // Sent is the report of veil-tools about the messages that it sent.
-type Sent struct {
-	Sent     int     `json:"sent"`
-	Received int     `json:"received"`
-	Bytes    int64   `json:"bytes"`
-	Millis   float64 `json:"millis"`
-	// Local is the sender's address and port, before any translation.
-	Local string `json:"local"`
-}
+type Sent = toolresult.Sent
 
 // Send sends messages from the pod to an echo server. It returns an error unless every message came
 // back unchanged. The pod must run the tools image.

@@ -50,21 +50,6 @@ func (q Question) args(from Place) []string {
 		fmt.Sprint(q.FromPort), "--canary", canary}
 }
 
-// Census counts the servers that answered.
-type Census struct {
-	// Names counts the answers by the server's name. Sources counts them by the source address that
-	// the server saw.
-	Names   map[string]int `json:"names"`
-	Sources map[string]int `json:"sources"`
-	// Failed counts the requests without an answer. Refused counts the failed requests whose
-	// connection was refused. Error is the first error.
-	Failed  int    `json:"failed"`
-	Refused int    `json:"refused"`
-	Error   string `json:"error"`
-	// SlowestMillis is the duration of the slowest request, answered or not.
-	SlowestMillis float64 `json:"slowestMillis"`
-}
-
 // TakeCensus sends requests and counts the servers that answered. It ends after q.Count requests,
 // or after three requests without an answer. Missing answers are not an error.
 func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
@@ -93,21 +78,6 @@ func Keep(ctx context.Context, from Place, q Question) (*labhost.Process, error)
 	return startTool(ctx, from, "now ", args...)
 }
 
-// Kept is the result of Keep.
-type Kept struct {
-	Answered   uint64 `json:"answered"`
-	Unanswered uint64 `json:"unanswered"`
-	// Error is the error of the first request without an answer.
-	Error string `json:"error"`
-	// Aborted counts how often the kernel aborted a connected UDP socket and the program opened a
-	// new one.
-	Aborted uint64 `json:"aborted"`
-	// Names are the servers that answered, in their order.
-	Names []string `json:"names"`
-	// MaxGapMillis is the longest time between two answers.
-	MaxGapMillis float64 `json:"maxGapMillis"`
-}
-
 // KeepAPI starts a program that holds idle connections to the API servers by their service, and
 // waits until these are established. The program also opens 20 new connections per second, each of
 // which must be answered within 3 s, or more on a busy machine (labhost.Slow). It prints a line "closed N" when the N-th of the held connections has ended. End it with
@@ -117,14 +87,4 @@ func KeepAPI(ctx context.Context, from Place, to netip.AddrPort, hold int) (*lab
 	return startTool(ctx, from, "open", "tls-hold", "--to", to.String(), "--ca",
 		from.Kit().Authority, "--hold", fmt.Sprint(hold),
 		"--timeout", labhost.Slow(3*time.Second).String())
-}
-
-// KeptAPI is the result of KeepAPI. Times are milliseconds since 1970.
-type KeptAPI struct {
-	// Opened is the number of held connections. Closed holds the times at which some of them ended.
-	Opened int     `json:"opened"`
-	Closed []int64 `json:"closed"`
-	// Asked is the number of new connections. Failed holds the start times of those that failed.
-	Asked  int     `json:"asked"`
-	Failed []int64 `json:"failed"`
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 )
 
 // Ports of the lab's servers.
@@ -61,14 +62,17 @@ type Exchange struct {
 	Egress bool
 }
 
-// Sent is the report of Send.
-type Sent struct {
-	Sent     int     `json:"sent"`
-	Received int     `json:"received"`
-	Bytes    int64   `json:"bytes"`
-	Millis   float64 `json:"millis"`
-	Local    string  `json:"local"`
-}
+// Results of the programs: of Send, TakeCensus, Keep, KeepAPI, Hold, Sink, Try and Carry.
+type (
+	Sent    = toolresult.Sent
+	Census  = toolresult.Census
+	Kept    = toolresult.Kept
+	KeptAPI = toolresult.KeptAPI
+	Held    = toolresult.Held
+	Drained = toolresult.Drained
+	Tried   = toolresult.Tried
+	Carried = toolresult.Flow
+)
 
 // Send sends messages to an echo server. It returns an error unless every message came back
 // unchanged.
@@ -101,25 +105,10 @@ func Hold(ctx context.Context, from Place, to netip.Addr) (*labhost.Process, err
 	return startTool(ctx, from, "connected", "tcp-hold", "--to", target(to, EchoPort))
 }
 
-// Held is the result of Hold.
-type Held struct {
-	Records      uint64  `json:"records"`
-	MaxGapMillis float64 `json:"maxGapMillis"`
-}
-
 // Sink starts a receiver of one-way UDP datagrams at SinkPort. End it with Process.Result into a
 // Drained.
 func Sink(ctx context.Context, at Place) (*labhost.Process, error) {
 	return startTool(ctx, at, "listening", "udp-count", "--listen", fmt.Sprintf(":%d", SinkPort))
-}
-
-// Drained is the result of Sink. Missing counts the datagrams with lower numbers than Highest that
-// did not arrive.
-type Drained struct {
-	Received     uint64  `json:"received"`
-	Highest      uint64  `json:"highest"`
-	Missing      uint64  `json:"missing"`
-	MaxGapMillis float64 `json:"maxGapMillis"`
 }
 
 // Source starts to send UDP datagrams to a Sink, one per interval; 0 means 5 ms.
@@ -139,29 +128,12 @@ func Try(ctx context.Context, from Place, to ...netip.Addr) (*labhost.Process, e
 	return startTool(ctx, from, "tried", "echo-try", "--to", strings.Join(targets, ","))
 }
 
-// Tried is the result of Try for one protocol and address: the number of completed tries, and how
-// many of them were answered.
-type Tried struct {
-	Proto    string `json:"proto"`
-	To       string `json:"to"`
-	Tried    uint64 `json:"tried"`
-	Answered uint64 `json:"answered"`
-}
-
 // Carry starts a UDP flow and a TCP connection to an Echo server, and returns when both were
 // answered. Both keep their source ports, even if the server does not answer. End it with
 // Process.Result into a []Carried.
 func Carry(ctx context.Context, from Place, to netip.Addr) (*labhost.Process, error) {
 	return startTool(ctx, from, `"answered":1`, "echo-flow", "--to", target(to, EchoPort),
 		"--report", "100ms")
-}
-
-// Carried is the result of Carry for one protocol: the number of records that were sent, and how
-// many of them were answered.
-type Carried struct {
-	Proto    string `json:"proto"`
-	Sent     uint64 `json:"sent"`
-	Answered uint64 `json:"answered"`
 }
 
 func startTool(ctx context.Context, at Place, ready string, args ...string) (*labhost.Process,

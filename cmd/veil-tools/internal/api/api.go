@@ -11,22 +11,13 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 )
 
 // holdTimeout is how long a held connection may wait for its first answer. It is long, because the
 // machine may just have started a kube-apiserver.
 const holdTimeout = 30 * time.Second
-
-// apiResult is the final output of tls-hold. Times are Unix times in milliseconds.
-type apiResult struct {
-	// Opened counts the held connections. Closed holds the times at which held connections ended.
-	Opened int     `json:"opened"`
-	Closed []int64 `json:"closed"`
-	// Asked counts the new connections. Failed holds the start times of new connections without an
-	// answer.
-	Asked  int     `json:"asked"`
-	Failed []int64 `json:"failed"`
-}
 
 // api holds idle TLS connections to the API servers, and each interval sends a request over a new
 // connection. It ends after SIGTERM or --for, once the last requests have an answer or failed. It
@@ -101,11 +92,11 @@ type apiKeeper struct {
 	wait, asks sync.WaitGroup
 
 	mu sync.Mutex
-	r  apiResult
+	r  toolresult.KeptAPI
 }
 
 // copy returns the present result.
-func (k *apiKeeper) copy() apiResult {
+func (k *apiKeeper) copy() toolresult.KeptAPI {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r := k.r

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 )
 
 // New connections that hang when the program ends count as failed. A run may end soon after the
@@ -36,7 +37,7 @@ func TestNewConnectionsThatHangCount(t *testing.T) {
 		config: &tls.Config{RootCAs: roots, ServerName: "example.com"}}
 	got, err := k.keep(ctx, 1, 20*time.Millisecond)
 	errtest.Must(t, err)
-	r := got.(apiResult)
+	r := got.(toolresult.KeptAPI)
 	if r.Opened != 1 || len(r.Failed) < 3 || r.Asked != len(r.Failed)+1 {
 		t.Errorf("opened %d; %d of %d new connections failed, want all but one", r.Opened,
 			len(r.Failed), r.Asked)
@@ -55,7 +56,7 @@ func TestConnectionsAreHeldForALength(t *testing.T) {
 		config: &tls.Config{RootCAs: roots, ServerName: "example.com"}}
 	got, err := k.keep(t.Context(), 2, 10*time.Millisecond)
 	errtest.Must(t, err)
-	if r := got.(apiResult); r.Opened != 2 || len(r.Closed) != 0 || len(r.Failed) != 0 {
+	if r := got.(toolresult.KeptAPI); r.Opened != 2 || len(r.Closed) != 0 || len(r.Failed) != 0 {
 		t.Errorf("got %+v, want two connections that stay open", r)
 	}
 }

@@ -12,32 +12,8 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 )
-
-// flowState is the state of one flow. Its counters begin at the flow's start.
-type flowState struct {
-	Proto string `json:"proto"`
-	To    string `json:"to"`
-	// Sent counts the records that were sent, Answered those that came back. The newest UDP records
-	// may still be under way.
-	Sent     uint64 `json:"sent"`
-	Answered uint64 `json:"answered"`
-	// MaxGap is the longest time without an answer, including the time since the last answer. It is
-	// reset when all flows have their first answer, so that the start of containers does not count
-	// as a gap.
-	MaxGap float64 `json:"maxGapMillis"`
-	// Lost holds the first maxRuns runs of UDP records without an answer.
-	Lost []lostRun `json:"lost,omitempty"`
-	// Broken is the error with which a TCP connection ended. The connection is not opened again.
-	Broken string `json:"broken,omitempty"`
-}
-
-// lostRun is a run of consecutive records without an answer.
-type lostRun struct {
-	// At is the time since the flow's start at which the run's first record was sent.
-	At      float64 `json:"atMillis"`
-	Records uint64  `json:"records"`
-}
 
 // maxRuns is the maximum number of runs that are reported per flow.
 const maxRuns = 16
@@ -45,7 +21,7 @@ const maxRuns = 16
 // carrier is one running flow.
 type carrier struct {
 	mu    sync.Mutex
-	state flowState
+	state toolresult.Flow
 	start time.Time
 	last  time.Time
 	// records holds all records that were sent, by sequence number.
@@ -74,13 +50,13 @@ func (f *carrier) answered(seq uint64) {
 	}
 	f.records[seq].answered = true
 	f.state.Answered++
-	f.state.MaxGap = max(f.state.MaxGap, verb.Millis(time.Since(f.last)))
+	f.state.MaxGapMillis = max(f.state.MaxGapMillis, verb.Millis(time.Since(f.last)))
 	f.last = time.Now()
 }
 
 // lost returns the runs of records without an answer. It ignores the newest record, which may be
 // under way.
-func (f *carrier) lost() (runs []lostRun) {
+func (f *carrier) lost() (runs []toolresult.LostRun) {
 	before := true
 	for _, r := range f.records[:max(0, len(f.records)-1)] {
 		switch {
@@ -90,7 +66,7 @@ func (f *carrier) lost() (runs []lostRun) {
 		case len(runs) == maxRuns:
 			return runs
 		default:
-			runs = append(runs, lostRun{verb.Millis(r.at.Sub(f.start)), 1})
+			runs = append(runs, toolresult.LostRun{At: verb.Millis(r.at.Sub(f.start)), Records: 1})
 		}
 		before = r.answered
 	}
@@ -103,7 +79,7 @@ func (f *carrier) breaks(err error) {
 	f.state.Broken = err.Error()
 }
 
-func (f *carrier) now() flowState {
+func (f *carrier) now() toolresult.Flow {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.state
@@ -111,7 +87,7 @@ func (f *carrier) now() flowState {
 		s.Lost = f.lost()
 	}
 	if s.Broken == "" {
-		s.MaxGap = max(s.MaxGap, verb.Millis(time.Since(f.last)))
+		s.MaxGapMillis = max(s.MaxGapMillis, verb.Millis(time.Since(f.last)))
 	}
 	return s
 }
@@ -139,7 +115,7 @@ func flow(ctx context.Context, args []string) (any, error) {
 			}
 			defer c.Close()
 			now := time.Now()
-			f := &carrier{state: flowState{Proto: proto, To: addr}, start: now, last: now}
+			f := &carrier{state: toolresult.Flow{Proto: proto, To: addr}, start: now, last: now}
 			flows = append(flows, f)
 			if proto == "tcp" {
 				go f.carryTCP(ctx, c, *interval, *size)
@@ -182,14 +158,14 @@ func begin(flows []*carrier) bool {
 	}
 	for _, f := range flows {
 		f.mu.Lock()
-		f.state.MaxGap, f.last = 0, time.Now()
+		f.state.MaxGapMillis, f.last = 0, time.Now()
 		f.mu.Unlock()
 	}
 	return true
 }
 
-func states(flows []*carrier) []flowState {
-	out := make([]flowState, len(flows))
+func states(flows []*carrier) []toolresult.Flow {
+	out := make([]toolresult.Flow, len(flows))
 	for i, f := range flows {
 		out[i] = f.now()
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 )
 
 // A connection that breaks is reported with the records that it carried before. UDP continues and
@@ -42,16 +43,17 @@ func TestGapsCountOnceAllFlowsLive(t *testing.T) {
 
 	flows[0].sent()
 	flows[0].answered(0)
-	if begin(flows) || flows[0].now().MaxGap < hour || flows[1].now().MaxGap < hour {
+	if begin(flows) || flows[0].now().MaxGapMillis < hour || flows[1].now().MaxGapMillis < hour {
 		t.Errorf("after one of two flows was answered: %+v", states(flows))
 	}
 	flows[1].sent()
 	flows[1].answered(0)
-	if !begin(flows) || flows[0].now().MaxGap > hour/2 || flows[1].now().MaxGap > hour/2 {
+	if !begin(flows) || flows[0].now().MaxGapMillis > hour/2 ||
+		flows[1].now().MaxGapMillis > hour/2 {
 		t.Errorf("after both flows were answered: %+v", states(flows))
 	}
 	flows[1].last = hourAgo
-	if got := flows[1].now().MaxGap; got < hour {
+	if got := flows[1].now().MaxGapMillis; got < hour {
 		t.Errorf("a gap after that is %v ms", got)
 	}
 }
@@ -84,7 +86,7 @@ func TestFlow(t *testing.T) {
 	defer stop()
 	out, err := flow(limit, []string{"--to", addr, "--interval", "1ms", "--report", "1h"})
 	errtest.Must(t, err)
-	got := out.([]flowState)
+	got := out.([]toolresult.Flow)
 	if len(got) != 2 || got[0].Answered == 0 || got[1].Answered == 0 || got[0].Broken != "" {
 		t.Errorf("flows: %+v", got)
 	}
@@ -96,7 +98,7 @@ func TestFlow(t *testing.T) {
 // Runs of records without an answer are reported with the time of their first record. The newest
 // record is left out, because its answer may still be on its way.
 func TestFlowSaysWhichRecordsAreLost(t *testing.T) {
-	f := &carrier{state: flowState{Proto: "udp"}}
+	f := &carrier{state: toolresult.Flow{Proto: "udp"}}
 	for range 8 {
 		f.sent()
 	}

@@ -9,21 +9,13 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 )
 
-// keepResult is the final output of name-keep.
+// keepResult is the result so far.
 type keepResult struct {
-	Answered   uint64 `json:"answered"`
-	Unanswered uint64 `json:"unanswered"`
-	// Error is the error of the first request without an answer.
-	Error string `json:"error"`
-	// Aborted counts the connected UDP sockets that the kernel aborted. keep replaces each.
-	Aborted uint64 `json:"aborted"`
-	// Names are the servers that answered, in order. Each change of the server adds a name.
-	Names []string `json:"names"`
-	// MaxGap is the longest time between two answers.
-	MaxGap float64 `json:"maxGapMillis"`
-	last   time.Time
+	toolresult.Kept
+	last time.Time // of the last answer
 }
 
 // keep sends requests to name servers (name-serve) over one socket until it gets a signal to end.
@@ -70,7 +62,7 @@ func keep(ctx context.Context, args []string) (any, error) {
 		case err == nil:
 			r.answered(a.Name)
 		case *proto == "tcp":
-			return r, err
+			return r.Kept, err
 		default:
 			r.Unanswered++
 			if r.Error == "" {
@@ -80,14 +72,14 @@ func keep(ctx context.Context, args []string) (any, error) {
 				r.Aborted++
 				c.Close()
 				if c, err = dial(); err != nil {
-					return r, err
+					return r.Kept, err
 				}
 			}
 		}
 
 		select {
 		case <-ctx.Done():
-			return r, nil
+			return r.Kept, nil
 		case <-tick.C:
 		}
 	}
@@ -97,7 +89,7 @@ func (r *keepResult) answered(name string) {
 	r.Answered++
 	now := time.Now()
 	if !r.last.IsZero() {
-		r.MaxGap = max(r.MaxGap, verb.Millis(now.Sub(r.last)))
+		r.MaxGapMillis = max(r.MaxGapMillis, verb.Millis(now.Sub(r.last)))
 	}
 	r.last = now
 	if n := len(r.Names); n == 0 || r.Names[n-1] != name {

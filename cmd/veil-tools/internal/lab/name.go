@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 )
 
 // nameAnswer is the answer of name-serve to a line, one line of JSON.
@@ -74,20 +75,6 @@ func nameDatagrams(u net.PacketConn, called string) {
 	})
 }
 
-// censusResult is the output of name-count.
-type censusResult struct {
-	// Names counts the answers by server name, Sources by the client address that the server saw.
-	Names   map[string]int `json:"names"`
-	Sources map[string]int `json:"sources"`
-	// Failed counts the requests without an answer, Refused those of them that were refused. Error
-	// is the first error.
-	Failed  int    `json:"failed"`
-	Refused int    `json:"refused"`
-	Error   string `json:"error"`
-	// Slowest is the longest time of one request, answered or not.
-	Slowest float64 `json:"slowestMillis"`
-}
-
 // census sends requests to servers of name-serve behind one address, each over a new socket. It
 // counts the answers by server. It stops early after --enough failures.
 func census(ctx context.Context, args []string) (any, error) {
@@ -104,7 +91,7 @@ func census(ctx context.Context, args []string) (any, error) {
 		return nil, err
 	}
 
-	r := censusResult{Names: map[string]int{}, Sources: map[string]int{}}
+	r := toolresult.Census{Names: map[string]int{}, Sources: map[string]int{}}
 	for i := 0; i < *count && r.Failed < *enough; i++ {
 		if i > 0 && *pause > 0 {
 			select {
@@ -115,14 +102,15 @@ func census(ctx context.Context, args []string) (any, error) {
 		}
 		start := time.Now()
 		a, err := askOnce(ctx, *proto, *to, *from, *canary, *timeout)
-		r.Slowest = max(r.Slowest, verb.Millis(time.Since(start)))
-		r.count(a, err)
+		r.SlowestMillis = max(r.SlowestMillis, verb.Millis(time.Since(start)))
+		tally(&r, a, err)
 	}
 
 	return r, nil
 }
 
-func (r *censusResult) count(a nameAnswer, err error) {
+// tally counts an answer.
+func tally(r *toolresult.Census, a nameAnswer, err error) {
 	if err != nil {
 		r.Failed++
 		if errors.Is(err, syscall.ECONNREFUSED) {

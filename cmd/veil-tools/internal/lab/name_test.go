@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 )
 
 // loopback returns a listener on loopback that is closed when the test ends.
@@ -37,7 +38,7 @@ func TestCensus(t *testing.T) {
 		out, err := census(t.Context(), []string{"--proto", proto, "--to", to, "--count", "5",
 			"--canary", "bird"})
 		errtest.Must(t, err)
-		if r := out.(censusResult); r.Names["a"] != 5 || r.Sources["127.0.0.1"] != 5 ||
+		if r := out.(toolresult.Census); r.Names["a"] != 5 || r.Sources["127.0.0.1"] != 5 ||
 			r.Failed != 0 {
 			t.Errorf("%s: %+v", proto, r)
 		}
@@ -51,7 +52,7 @@ func TestCensusWithoutAnswersSucceeds(t *testing.T) {
 		out, err := census(t.Context(), []string{"--proto", proto, "--to", l.Addr().String(),
 			"--count", "50", "--enough", "2"})
 		errtest.Must(t, err)
-		if r := out.(censusResult); r.Refused != 2 || r.Failed != 2 || r.Error == "" {
+		if r := out.(toolresult.Census); r.Refused != 2 || r.Failed != 2 || r.Error == "" {
 			t.Errorf("%s: %+v, want two refusals and no more tries", proto, r)
 		}
 	}
@@ -69,7 +70,7 @@ func TestKeep(t *testing.T) {
 			defer cancel()
 			out, err := keep(ctx, append(args, "--interval", "1ms", "--canary", "bird"))
 			errtest.Must(t, err)
-			if r := out.(keepResult); r.Answered == 0 || r.Unanswered != 0 ||
+			if r := out.(toolresult.Kept); r.Answered == 0 || r.Unanswered != 0 ||
 				!slices.Equal(r.Names, []string{"a"}) {
 				t.Errorf("%+v", r)
 			}

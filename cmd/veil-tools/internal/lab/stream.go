@@ -13,14 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 )
-
-// holdResult is the final output of tcp-hold.
-type holdResult struct {
-	Records uint64  `json:"records"`
-	MaxGap  float64 `json:"maxGapMillis"`
-	Local   string  `json:"local"`
-}
 
 // hold keeps one TCP connection to an echo server open until it gets a signal to end. Each interval
 // it sends a numbered record and waits for it to come back. It fails if the connection breaks or
@@ -41,7 +35,7 @@ func hold(ctx context.Context, args []string) (any, error) {
 	}
 	defer c.Close()
 	fmt.Println("connected")
-	r := holdResult{Local: c.LocalAddr().String()}
+	r := toolresult.Held{Local: c.LocalAddr().String()}
 	tick := time.NewTicker(*interval)
 	defer tick.Stop()
 
@@ -51,7 +45,7 @@ func hold(ctx context.Context, args []string) (any, error) {
 		if err := exchangeTCP(c, payload(r.Records, *size)); err != nil {
 			return r, fmt.Errorf("record %d: %w", r.Records, err)
 		}
-		r.MaxGap = max(r.MaxGap, verb.Millis(time.Since(sent)))
+		r.MaxGapMillis = max(r.MaxGapMillis, verb.Millis(time.Since(sent)))
 		r.Records++
 		select {
 		case <-ctx.Done():
@@ -101,15 +95,6 @@ func source(ctx context.Context, args []string) (any, error) {
 	}
 }
 
-// sinkResult is the final output of udp-count.
-type sinkResult struct {
-	Received uint64 `json:"received"`
-	Highest  uint64 `json:"highest"`
-	// Missing counts the sequence numbers below Highest that did not arrive.
-	Missing uint64  `json:"missing"`
-	MaxGap  float64 `json:"maxGapMillis"`
-}
-
 // said is the number of datagrams between two reports of sink. A source sends them in a tenth of a
 // second.
 const said = 20
@@ -132,7 +117,7 @@ func sink(ctx context.Context, args []string) (any, error) {
 		l.Close()
 	}()
 	fmt.Println("listening")
-	var r sinkResult
+	var r toolresult.Drained
 	seen := map[uint64]bool{}
 	b := make([]byte, 1<<16)
 
@@ -148,7 +133,7 @@ func sink(ctx context.Context, args []string) (any, error) {
 
 		now := time.Now()
 		if !last.IsZero() {
-			r.MaxGap = max(r.MaxGap, verb.Millis(now.Sub(last)))
+			r.MaxGapMillis = max(r.MaxGapMillis, verb.Millis(now.Sub(last)))
 		}
 
 		last = now

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 )
 
 // payload returns size bytes that begin with seq and are otherwise filled with the canary.
@@ -103,15 +104,6 @@ func answerDatagrams(u net.PacketConn, answer func(b []byte, from net.Addr) []by
 	}
 }
 
-// sendResult is the output of echo-send.
-type sendResult struct {
-	Sent     int     `json:"sent"`
-	Received int     `json:"received"`
-	Bytes    int64   `json:"bytes"`
-	Millis   float64 `json:"millis"`
-	Local    string  `json:"local"`
-}
-
 // send sends messages to an echo server, one after the other. It fails if a message does not come
 // back unchanged. Over UDP it repeats a message after --again.
 func send(ctx context.Context, args []string) (any, error) {
@@ -142,7 +134,7 @@ func send(ctx context.Context, args []string) (any, error) {
 	defer c.Close()
 	deadline, _ := ctx.Deadline()
 
-	r := sendResult{Local: c.LocalAddr().String()}
+	r := toolresult.Sent{Local: c.LocalAddr().String()}
 	for i := range *count {
 		msg := payload(uint64(i), *size)
 		err := exchange(c, *proto, msg, deadline, *again)
@@ -251,7 +243,7 @@ func knock(ctx context.Context, args []string) (any, error) {
 		return nil, fmt.Errorf("no answer: %w", err)
 	}
 
-	return sendResult{Sent: 1, Received: 1, Bytes: int64(len(line)),
+	return toolresult.Sent{Sent: 1, Received: 1, Bytes: int64(len(line)),
 		Millis: verb.Millis(time.Since(start)), Local: c.LocalAddr().String()}, nil
 }
 

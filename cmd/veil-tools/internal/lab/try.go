@@ -5,23 +5,14 @@ import (
 	"strings"
 	"sync"
 	"time"
-)
 
-// tryState counts the attempts to reach one echo server.
-type tryState struct {
-	Proto string `json:"proto"`
-	To    string `json:"to"`
-	// Tried counts the finished attempts, Answered those of them that were answered.
-	Tried    uint64 `json:"tried"`
-	Answered uint64 `json:"answered"`
-	// Error is the error of the last failed attempt.
-	Error string `json:"error,omitempty"`
-}
+	"github.com/kubeveil/kubeveil/internal/toolresult"
+)
 
 // trial makes the attempts to reach one echo server.
 type trial struct {
 	mu    sync.Mutex
-	state tryState
+	state toolresult.Tried
 }
 
 // try repeatedly exchanges a message with each echo server, over TCP and UDP, with a new socket
@@ -41,13 +32,13 @@ func try(ctx context.Context, args []string) (any, error) {
 	var trials []*trial
 	for _, addr := range strings.Split(*to, ",") {
 		for _, proto := range []string{"tcp", "udp"} {
-			t := &trial{state: tryState{Proto: proto, To: addr}}
+			t := &trial{state: toolresult.Tried{Proto: proto, To: addr}}
 			trials = append(trials, t)
 			go t.run(ctx, *interval, *timeout, *size)
 		}
 	}
 	return reporting(ctx, *report, func() any {
-		out := make([]tryState, len(trials))
+		out := make([]toolresult.Tried, len(trials))
 		for i, t := range trials {
 			out[i] = t.now()
 		}
@@ -84,7 +75,7 @@ func (t *trial) count(err error) {
 	t.state.Answered++
 }
 
-func (t *trial) now() tryState {
+func (t *trial) now() toolresult.Tried {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.state

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 )
 
 // Each try is counted once, as answered or not. The tests use an echo server for TCP only, and no
@@ -19,7 +20,7 @@ func TestTryCountsAnswers(t *testing.T) {
 	out, err := try(ctx, []string{"--to", l.Addr().String() + ",127.0.0.1:1", "--interval", "1ms",
 		"--timeout", "200ms", "--report", "1h"})
 	errtest.Must(t, err)
-	got := out.([]tryState)
+	got := out.([]toolresult.Tried)
 	if len(got) != 4 {
 		t.Fatalf("states %+v, want states of TCP and UDP for two servers", got)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
 	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -147,13 +148,7 @@ func policies() []*networkingv1.NetworkPolicy {
 }
 
 // tries is the output of veil-tools echo-try for one echo server.
-type tries struct {
-	Proto    string `json:"proto"`
-	To       string `json:"to"`
-	Tried    uint64 `json:"tried"`
-	Answered uint64 `json:"answered"`
-	Error    string `json:"error"`
-}
+type tries toolresult.Tried
 
 // String returns the counts for notes and errors.
 func (t tries) String() string {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -41,19 +42,9 @@ const (
 	accountCA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 )
 
-// apiClients is the output of veil-tools tls-hold. Times are Unix times in milliseconds by the
-// node's clock. That clock differs from this machine's clock, so spans counts from the first sign
-// of the loss.
-type apiClients struct {
-	// Opened is the number of held connections. Closed holds the times at which held connections
-	// ended.
-	Opened int     `json:"opened"`
-	Closed []int64 `json:"closed"`
-	// Asked is the number of new connections. Failed holds the start times of new connections that
-	// failed.
-	Asked  int     `json:"asked"`
-	Failed []int64 `json:"failed"`
-}
+// apiClients is the output of veil-tools tls-hold. Its times are by the node's clock, which differs
+// from this machine's clock, so spans counts from the first sign of the loss.
+type apiClients toolresult.KeptAPI
 
 // spans returns for how long new connections failed, and how long it took until the last held
 // connection was closed, both from the first sign of the loss.

@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -77,21 +78,8 @@ func AtOnce(all ...func() error) error {
 
 // Flow is the output of veil-tools echo-flow.
 type Flow struct {
-	Proto        string    `json:"proto"`
-	To           string    `json:"to"`
-	Sent         uint64    `json:"sent"`
-	Answered     uint64    `json:"answered"`
-	MaxGapMillis float64   `json:"maxGapMillis"`
-	Lost         []lostRun `json:"lost"`
-	Broken       string    `json:"broken"`
-
+	toolresult.Flow
 	interval time.Duration // between records
-}
-
-// lostRun is a run of consecutive UDP records without an answer.
-type lostRun struct {
-	At      float64 `json:"atMillis"`
-	Records uint64  `json:"records"`
 }
 
 // lostAtOnce returns an error unless all lost runs of a UDP flow, except strayRuns, are within
@@ -100,7 +88,7 @@ func (f Flow) lostAtOnce(limit time.Duration) error {
 	if len(f.Lost) <= strayRuns {
 		return nil
 	}
-	longest := slices.MaxFunc(f.Lost, func(a, b lostRun) int {
+	longest := slices.MaxFunc(f.Lost, func(a, b toolresult.LostRun) int {
 		return cmp.Compare(a.Records, b.Records)
 	})
 	stray := 0
@@ -129,8 +117,6 @@ func (f Flow) LostAtMost(window time.Duration) error {
 
 // strayRuns is the number of losses of a UDP flow that an emulated machine may cause itself.
 const strayRuns = 2
-
-func (r lostRun) String() string { return fmt.Sprintf("%d from %.1f s on", r.Records, r.At/1e3) }
 
 // Flows are the TCP and UDP flows that a pod keeps to echo servers. last is their state at the last
 // check.

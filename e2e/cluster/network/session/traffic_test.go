@@ -3,19 +3,22 @@ package session
 import (
 	"testing"
 	"time"
+
+	"github.com/kubeveil/kubeveil/internal/toolresult"
 )
 
 func TestLossesOfAFlowAreAtOneTime(t *testing.T) {
-	at := func(seconds ...float64) (runs []lostRun) {
+	type runs = []toolresult.LostRun
+	at := func(seconds ...float64) (all runs) {
 		for _, s := range seconds {
-			runs = append(runs, lostRun{At: s * 1e3, Records: 1})
+			all = append(all, toolresult.LostRun{At: s * 1e3, Records: 1})
 		}
-		return runs
+		return all
 	}
-	long := lostRun{At: 60e3, Records: 20}
+	long := toolresult.LostRun{At: 60e3, Records: 20}
 
 	for name, tt := range map[string]struct {
-		lost []lostRun
+		lost runs
 		ok   bool
 	}{
 		"nothing is lost":                     {nil, true},
@@ -24,11 +27,11 @@ func TestLossesOfAFlowAreAtOneTime(t *testing.T) {
 		"just within the limit":               {append(at(30, 90, 0, 200), long), true},
 		"one stray too many, before":          {append(at(0, 10, 20), long), false},
 		"one stray too many, after":           {append(at(0, 91, 200), long), false},
-		"the longest is not the first":        {append([]lostRun{long}, at(1, 2, 3)...), false},
+		"the longest is not the first":        {append(runs{long}, at(1, 2, 3)...), false},
 		"small losses again and again":        {at(0, 40, 80, 120, 160), false},
 		"small losses at one time, no longer": {at(0, 5, 10, 15, 29), true},
 	} {
-		f := Flow{Proto: "udp", To: "192.0.2.1:7", Lost: tt.lost}
+		f := Flow{Flow: toolresult.Flow{Proto: "udp", To: "192.0.2.1:7", Lost: tt.lost}}
 		if err := f.lostAtOnce(30 * time.Second); (err == nil) != tt.ok {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -51,9 +54,9 @@ func TestLossesOfAFlowAreBounded(t *testing.T) {
 		{"udp", 526 / 6, false},
 		{"tcp", 526 / 6, true}, // a TCP connection does not lose records
 	} {
-		f := Flow{Proto: tt.proto, To: "192.0.2.1:7", Sent: 3398 / 6, Answered: 3398/6 - tt.lost,
-			interval: FlowInterval, MaxGapMillis: 4e3,
-			Lost: []lostRun{{At: 60e3, Records: tt.lost}}}
+		f := Flow{interval: FlowInterval, Flow: toolresult.Flow{Proto: tt.proto, To: "192.0.2.1:7",
+			Sent: 3398 / 6, Answered: 3398/6 - tt.lost, MaxGapMillis: 4e3,
+			Lost: []toolresult.LostRun{{At: 60e3, Records: tt.lost}}}}
 		if err := f.lostAtOnce(30 * time.Second); err != nil {
 			t.Errorf("%d %s: %v", tt.lost, tt.proto, err)
 		}
