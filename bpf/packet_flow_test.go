@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service"
@@ -125,18 +126,11 @@ func flows(t testing.TB, coll *ebpf.Collection) map[flowKey]flow {
 func allOf[K comparable, V any](t testing.TB, coll *ebpf.Collection, name string) map[K]V {
 	t.Helper()
 	all := make(map[K]V)
-	keys, values := make([]K, 4096), make([]V, 4096)
-	var cursor ebpf.MapBatchCursor
-	for {
-		n, err := coll.Maps[name].BatchLookup(&cursor, keys, values, nil)
-		for i := range n {
-			all[keys[i]] = values[i]
-		}
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return all
-		}
-		errtest.Must(t, err)
-	}
+	errtest.Must(t, bpfobj.Each(coll.Maps[name], func(k K, v V) bool {
+		all[k] = v
+		return true
+	}))
+	return all
 }
 
 // flowNow is flow_now of lib/service/conntrack.h.

@@ -214,27 +214,14 @@ func readRanges(m *ebpf.Map) ([]netip.Prefix, error) {
 	return all, it.Err()
 }
 
-// readAddrs reads a set of addresses in batches, because single reads would take two system calls
-// for each address.
-func readAddrs(m *ebpf.Map) ([]netip.Addr, error) {
-	var all []netip.Addr
-	const chunk = 4096
-	keys, values := make([][16]byte, chunk), make([]uint8, chunk)
-	var cursor ebpf.MapBatchCursor
-	for {
-		n, err := m.BatchLookup(&cursor, keys, values, nil)
-		for _, key := range keys[:n] {
-			all = append(all, netip.AddrFrom16(key).Unmap())
-		}
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			break // that was all
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
+// readAddrs reads a set of addresses.
+func readAddrs(m *ebpf.Map) (all []netip.Addr, err error) {
+	err = bpfobj.Each(m, func(key [16]byte, _ uint8) bool {
+		all = append(all, netip.AddrFrom16(key).Unmap())
+		return true
+	})
 	slices.SortFunc(all, netip.Addr.Compare)
-	return all, nil
+	return all, err
 }
 
 // readMarked reads the indices of guarded links.

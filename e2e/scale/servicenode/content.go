@@ -1,7 +1,6 @@
 package servicenode
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
@@ -87,21 +87,5 @@ func each[K, V any](dir, name string, fn func(K, V) bool) error {
 		return err
 	}
 	defer m.Close()
-	const chunk = 1 << 14
-	size := min(m.MaxEntries(), chunk)
-	keys, values := make([]K, size), make([]V, size)
-	for cursor := new(ebpf.MapBatchCursor); ; {
-		n, err := m.BatchLookup(cursor, keys, values, nil)
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("read %s: %w", name, err)
-		}
-		for i := range n {
-			if !fn(keys[i], values[i]) {
-				return nil
-			}
-		}
-		if err != nil {
-			return nil // no more entries
-		}
-	}
+	return bpfobj.Each(m, fn)
 }

@@ -8,13 +8,11 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
-
-// chunk is the number of entries that one call reads.
-const chunk = 1 << 14
 
 // State returns the content of the table, for Planner.Adopt. It reads the backends up to the last
 // one that a frontend points to. Its Revision is the time since boot in nanoseconds: a table gets
@@ -70,25 +68,11 @@ func Each[K, V any](t *Table, name string, fn func(K, V) bool) error {
 	return each(t.maps, name, fn)
 }
 
-// each calls fn with every entry of a map until fn returns false.
 func each[K, V any](maps map[string]*ebpf.Map, name string, fn func(K, V) bool) error {
-	m := maps[name]
-	size := int(min(m.MaxEntries(), chunk))
-	keys, values := make([]K, size), make([]V, size)
-	for cursor := new(ebpf.MapBatchCursor); ; {
-		n, err := m.BatchLookup(cursor, keys, values, nil)
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("read %s: %w", name, err)
-		}
-		for i := range n {
-			if !fn(keys[i], values[i]) {
-				return nil
-			}
-		}
-		if err != nil {
-			return nil // no more entries
-		}
+	if err := bpfobj.Each(maps[name], fn); err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
 	}
+	return nil
 }
 
 // eachRaw calls fn with the bytes of every entry of a hash map until fn returns an error. It may
@@ -97,7 +81,7 @@ func each[K, V any](maps map[string]*ebpf.Map, name string, fn func(K, V) bool) 
 func eachRaw(m *ebpf.Map, fn func(key, value []byte) error) error {
 	list := func(size uint32) reflect.Value {
 		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size),
-			reflect.TypeFor[byte]())), chunk, chunk)
+			reflect.TypeFor[byte]())), bpfobj.Chunk, bpfobj.Chunk)
 	}
 	keys, values := list(m.KeySize()), list(m.ValueSize())
 	for cursor := new(ebpf.MapBatchCursor); ; {
