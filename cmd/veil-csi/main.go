@@ -10,11 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
-	"syscall"
-
-	"github.com/spf13/pflag"
 
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/internal/commandline"
@@ -57,12 +53,7 @@ func main() {
 			os.Exit(1)
 		}
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "veil-csi:", err)
-		os.Exit(1)
-	}
+	commandline.MainArgs("veil-csi", run)
 }
 
 // needsKeys reports whether the process will have keys in memory.

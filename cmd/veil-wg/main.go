@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -12,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-
-	"github.com/spf13/pflag"
 
 	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/internal/secret"
@@ -69,12 +66,7 @@ type options struct {
 func main() {
 	// A device's process must not end when the reader of its log ends.
 	signal.Ignore(syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "veil-wg:", err)
-		os.Exit(1)
-	}
+	commandline.MainArgs("veil-wg", run)
 }
 
 func run(ctx context.Context, args []string) error {

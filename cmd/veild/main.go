@@ -4,13 +4,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/commandline"
@@ -39,14 +35,7 @@ Examples:
 Flags (each overrides the file):
 `
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "veild:", err)
-		os.Exit(1)
-	}
-}
+func main() { commandline.MainArgs("veild", run) }
 
 func run(ctx context.Context, args []string) error {
 	command := "run"

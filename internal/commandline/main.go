@@ -31,3 +31,9 @@ func Main[Order any](name string, read func(args []string, help io.Writer) (Orde
 		os.Exit(status)
 	}
 }
+
+// MainArgs is Main for a program whose run parses the arguments itself. The exit status is 1 if run
+// returns an error, and otherwise 0, also after help.
+func MainArgs(name string, run func(ctx context.Context, args []string) error) {
+	Main(name, func(args []string, _ io.Writer) ([]string, error) { return args, nil }, run)
+}
