@@ -11,10 +11,7 @@ func TestSharesOfPodsAndNamespacesAreShown(t *testing.T) {
 			Limited: []PodConnections{{"shop/a", 120}}},
 		Services: &Services{LeftOut: []LeftOut{{"EndpointSlice", "evil", 4}, {"Service", "evil", 9}}},
 	}))
-	for _, c := range []struct {
-		name, labels string
-		want         float64
-	}{
+	holds(t, got, []metric{
 		{"kubeveil_pod_connections", "pod=shop/a", 120},
 		{"kubeveil_pod_connections", "pod=shop/b", 3},
 		{"kubeveil_pod_connections_limited", "pod=shop/a", 120},
@@ -22,11 +19,7 @@ func TestSharesOfPodsAndNamespacesAreShown(t *testing.T) {
 		{"kubeveil_pod_connections_dropped_total", "", 7},
 		{"kubeveil_service_objects_left_out", "kind=EndpointSlice,namespace=evil", 4},
 		{"kubeveil_service_objects_left_out", "kind=Service,namespace=evil", 9},
-	} {
-		if v, ok := value(got, c.name, c.labels); !ok || v != c.want {
-			t.Errorf("%s{%s} is %v (%t), want %v", c.name, c.labels, v, ok, c.want)
-		}
-	}
+	})
 	if _, ok := value(got, "kubeveil_pod_connections_limited", "pod=shop/b"); ok {
 		t.Error("a pod below the limit is shown as limited")
 	}

@@ -88,6 +88,22 @@ func value(families map[string]*dto.MetricFamily, name, labels string) (float64,
 	return 0, false
 }
 
+// metric is a series with its value.
+type metric struct {
+	name, labels string
+	want         float64
+}
+
+// holds checks the values of series.
+func holds(t *testing.T, families map[string]*dto.MetricFamily, all []metric) {
+	t.Helper()
+	for _, c := range all {
+		if got, ok := value(families, c.name, c.labels); !ok || got != c.want {
+			t.Errorf("%s{%s} is %v (present: %t), want %v", c.name, c.labels, got, ok, c.want)
+		}
+	}
+}
+
 func TestMetricsSayWhatTheSnapshotSays(t *testing.T) {
 	m := metricsOf(busy())
 	m.ObserveAdd(40 * time.Millisecond)
@@ -96,10 +112,7 @@ func TestMetricsSayWhatTheSnapshotSays(t *testing.T) {
 	m.ObserveDecided(6)
 
 	families := gather(t, m)
-	for _, c := range []struct {
-		name, labels string
-		want         float64
-	}{
+	holds(t, families, []metric{
 		{"kubeveil_peers", "state=up", 1},
 		{"kubeveil_peers", "state=idle", 0},
 		{"kubeveil_peers", "state=silent", 1},
@@ -133,11 +146,7 @@ func TestMetricsSayWhatTheSnapshotSays(t *testing.T) {
 		{"kubeveil_table_apply_duration_seconds", "", 2},
 		{"kubeveil_table_apply_errors_total", "", 1},
 		{"kubeveil_table_decided_nodes_total", "", 6},
-	} {
-		if got, ok := value(families, c.name, c.labels); !ok || got != c.want {
-			t.Errorf("%s{%s} is %v (present: %t), want %v", c.name, c.labels, got, ok, c.want)
-		}
-	}
+	})
 }
 
 // Without perPeer there are no series of single peers, because a thousand nodes would have millions

@@ -18,10 +18,7 @@ func TestPolicyMetrics(t *testing.T) {
 		Ignored:     &IgnoredAddrs{OutsidePrefix: 4, Shared: 6},
 		Drops:       map[string]uint64{"policy_ingress": 5}}
 	families := gather(t, metricsOf(s))
-	for _, c := range []struct {
-		name, labels string
-		want         float64
-	}{
+	holds(t, families, []metric{
 		{"kubeveil_policy_listed", "", 1},
 		{"kubeveil_policy_policies", "", 3},
 		{"kubeveil_policy_pending_pods", "", 2},
@@ -32,9 +29,5 @@ func TestPolicyMetrics(t *testing.T) {
 		{"kubeveil_policy_ignored_addresses", "reason=outside_prefix", 4},
 		{"kubeveil_policy_ignored_addresses", "reason=shared", 6},
 		{"kubeveil_policy_dropped_total", "reason=policy_ingress", 5},
-	} {
-		if got, ok := value(families, c.name, c.labels); !ok || got != c.want {
-			t.Errorf("%s{%s} is %v (%t), want %v", c.name, c.labels, got, ok, c.want)
-		}
-	}
+	})
 }

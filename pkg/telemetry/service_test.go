@@ -27,10 +27,7 @@ func TestServiceMetrics(t *testing.T) {
 	m.ObserveProgramming(time.Second)
 
 	families = gather(t, m)
-	for _, c := range []struct {
-		name, labels string
-		want         float64
-	}{
+	holds(t, families, []metric{
 		{"kubeveil_services", "", 4},
 		{"kubeveil_services_listed", "", 1},
 		{"kubeveil_service_table_entries", "table=frontends", 7},
@@ -40,11 +37,7 @@ func TestServiceMetrics(t *testing.T) {
 		{"kubeveil_service_table_errors_total", "", 2},
 		{"kubeveil_service_problems", "", 1},
 		{"kubeveil_api_server_up", "server=198.18.0.2:6443", 1},
-	} {
-		if got, ok := value(families, c.name, c.labels); !ok || got != c.want {
-			t.Errorf("%s{%s} is %v (%t), want %v", c.name, c.labels, got, ok, c.want)
-		}
-	}
+	})
 
 	if h := families["kubeveil_service_programming_duration_seconds"].GetMetric(); len(h) != 1 ||
 		h[0].GetHistogram().GetSampleCount() != 2 {

@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
@@ -97,21 +94,6 @@ spec:
 	nodetest.NoLeaks(t, l)
 }
 
-// adminKubeconfig writes a kubeconfig of a cluster administrator, and returns its path.
-func adminKubeconfig(t *testing.T, l *lab.Lab) string {
-	t.Helper()
-	k, tls := clientcmdapi.NewConfig(), l.Control.Config.TLSClientConfig
-	k.Clusters["c"] = &clientcmdapi.Cluster{Server: l.Control.URL(),
-		CertificateAuthorityData: tls.CAData}
-	k.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificateData: tls.CertData,
-		ClientKeyData: tls.KeyData}
-	k.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
-	k.CurrentContext = "c"
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	errtest.Must(t, clientcmd.WriteToFile(*k, path))
-	return path
-}
-
 // TestPoliciesAreTriedBeforeTheyAreTurnedOn tries policies on nodes that enforce none. veilctl
 // reads pods and policies with the rights of its caller, and the flows go on.
 func TestPoliciesAreTriedBeforeTheyAreTurnedOn(t *testing.T) {
@@ -130,7 +112,8 @@ func TestPoliciesAreTriedBeforeTheyAreTurnedOn(t *testing.T) {
 		errtest.Must(t, flows[len(flows)-1].answered())
 	}
 
-	admin := adminKubeconfig(t, l)
+	admin, err := l.Control.WriteKubeconfig(ctx, "", "")
+	errtest.Must(t, err)
 	veilctl := func(kubeconfig string, args ...string) string {
 		out, err := node.Exec(ctx, "/usr/bin/env", append([]string{"KUBECONFIG=" + kubeconfig,
 			l.Program("veilctl"), "policy"}, args...)...)

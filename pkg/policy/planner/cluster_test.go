@@ -9,26 +9,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
 	"github.com/kubeveil/kubeveil/pkg/policy/explain"
-	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// rule matches the client of shop on all ports.
-func rule(a policy.Action) policy.ClusterRule {
-	return policy.ClusterRule{Action: a, Peers: []policy.Peer{{Namespaces: &policy.Selector{},
-		Pods: labelled("app", "client")}}}
-}
-
-func clusterPolicy(name string, tier policy.Tier, priority int32,
-	ingress ...policy.ClusterRule) policy.ClusterPolicy {
-	return policy.ClusterPolicy{Name: name, Tier: tier, Priority: priority,
-		Rules: [2][]policy.ClusterRule{ingress}}
-}
-
-func isolate(p *planner.Planner) {
-	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"},
-		Isolates: [2]bool{true}})
-}
+var rule, clusterPolicy, isolate = policytest.ClientRule, policytest.IngressPolicy,
+	policytest.Isolate
 
 func TestTiersAreAskedInTheirOrder(t *testing.T) {
 	for name, tt := range map[string]struct {

@@ -15,32 +15,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-var (
-	web    = policy.Name{Namespace: "shop", Name: "web"}
-	webKey = policy.Key{Name: web, UID: "1"}
-)
+var webKey, web = policytest.Web, policytest.Web.Name
 
-func labelled(key, value string) *policy.Selector {
-	return &policy.Selector{{Key: key, Op: policy.In, Values: []string{value}}}
-}
-
-// shop returns a planner with the pod web on this node and a client on another node.
-func shop() *planner.Planner {
-	p := planner.New("here")
-	p.PutNamespace(policy.Namespace{Name: "shop"})
-	p.PutPod(policy.Pod{Name: web, UID: "1", Node: "here",
-		Ports: []policy.NamedPort{{Name: "http", Proto: policy.TCP, Port: 8080}}})
-	p.SetAttached(webKey, policytest.PodAddrs(1))
-	p.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: "client"}, UID: "2",
-		Node:   "there",
-		Labels: map[string]string{"app": "client"}, Addrs: policytest.PodAddrs(2)})
-	return p
-}
-
-func from(i int, port uint16) policy.Flow {
-	return policy.Flow{Src: policytest.PodAddrs(i)[0], Dst: policytest.PodAddrs(1)[0], ToPod: true,
-		Proto: policy.TCP, Port: port}
-}
+var shop, from, labelled = policytest.Shop, policytest.From, policytest.Labelled
 
 func expect(t *testing.T, p *planner.Planner, f policy.Flow, want policy.Verdict) {
 	t.Helper()

@@ -95,47 +95,42 @@ func TestSiteIsMirrored(t *testing.T) {
 	}
 }
 
+// added states another node, served other endpoints of web.
+func added(n record.Record) func(*mirror.Site) {
+	return func(s *mirror.Site) { s.Nodes["x"] = n }
+}
+
+func served(addrs ...string) func(*mirror.Site) {
+	return func(s *mirror.Site) { s.Services[web] = service(addrs...) }
+}
+
 // An address or key that does not belong to the site is refused. Everything else is mirrored.
 func TestForgedStatementsAreRefused(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*mirror.Site)
 		want   string
 	}{
-		"node with our address": {func(s *mirror.Site) {
-			s.Nodes["x"] = node(wgkey.Public{2}, "192.0.2.1", "10.245.2.0/24")
-		}, "address 192.0.2.1 is outside of nodeRanges"},
+		"node with our address": {added(node(wgkey.Public{2}, "192.0.2.1", "10.245.2.0/24")),
+			"address 192.0.2.1 is outside of nodeRanges"},
 		"endpoint of a tunnel elsewhere": {func(s *mirror.Site) {
 			n := node(wgkey.Public{2}, "198.51.100.2", "10.245.2.0/24")
 			n.Claim.Endpoints[0] = netip.MustParseAddrPort("203.0.113.1:51820")
 			s.Nodes["x"] = n
 		}, "endpoint 203.0.113.1:51820 is outside"},
-		"node with our prefix": {func(s *mirror.Site) {
-			s.Nodes["x"] = node(wgkey.Public{2}, "198.51.100.2", "10.244.1.0/24")
-		}, "pod prefix 10.244.1.0/24 is outside of podRanges"},
-		"node with a prefix around podRanges": {func(s *mirror.Site) {
-			s.Nodes["x"] = node(wgkey.Public{2}, "198.51.100.2", "10.244.0.0/15")
-		}, "pod prefix 10.244.0.0/15 is outside of podRanges"},
-		"node with our key": {func(s *mirror.Site) {
-			s.Nodes["x"] = node(ours, "198.51.100.2", "10.245.2.0/24")
-		}, "of a node of this cluster"},
-		"our pod": {func(s *mirror.Site) {
-			s.Services[web] = service("10.245.1.5", "10.244.1.5")
-		}, "endpoint 10.244.1.5 of service shop/web is refused"},
-		"our node": {func(s *mirror.Site) {
-			s.Services[web] = service("10.245.1.5", "192.0.2.1")
-		}, "endpoint 192.0.2.1"},
-		"a node of the site": {func(s *mirror.Site) {
-			s.Services[web] = service("10.245.1.5", "198.51.100.1")
-		}, "endpoint 198.51.100.1"},
-		"link-local": {func(s *mirror.Site) {
-			s.Services[web] = service("10.245.1.5", "169.254.169.254")
-		}, "endpoint 169.254.169.254"},
-		"loopback": {func(s *mirror.Site) {
-			s.Services[web] = service("10.245.1.5", "127.0.0.1")
-		}, "endpoint 127.0.0.1"},
-		"outside": {func(s *mirror.Site) {
-			s.Services[web] = service("10.245.1.5", "203.0.113.1")
-		}, "endpoint 203.0.113.1"},
+		"node with our prefix": {added(node(wgkey.Public{2}, "198.51.100.2", "10.244.1.0/24")),
+			"pod prefix 10.244.1.0/24 is outside of podRanges"},
+		"node with a prefix around podRanges": {
+			added(node(wgkey.Public{2}, "198.51.100.2", "10.244.0.0/15")),
+			"pod prefix 10.244.0.0/15 is outside of podRanges"},
+		"node with our key": {added(node(ours, "198.51.100.2", "10.245.2.0/24")),
+			"of a node of this cluster"},
+		"our pod": {served("10.245.1.5", "10.244.1.5"),
+			"endpoint 10.244.1.5 of service shop/web is refused"},
+		"our node":           {served("10.245.1.5", "192.0.2.1"), "endpoint 192.0.2.1"},
+		"a node of the site": {served("10.245.1.5", "198.51.100.1"), "endpoint 198.51.100.1"},
+		"link-local":         {served("10.245.1.5", "169.254.169.254"), "endpoint 169.254.169.254"},
+		"loopback":           {served("10.245.1.5", "127.0.0.1"), "endpoint 127.0.0.1"},
+		"outside":            {served("10.245.1.5", "203.0.113.1"), "endpoint 203.0.113.1"},
 		"a namespace that does not exist": {func(s *mirror.Site) {
 			s.Imports = []string{cluster.AllNamespaces}
 			s.Services[record.Key{Namespace: "none", Name: "web"}] = service("10.245.1.5")

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/cert"
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -25,17 +24,8 @@ func Aggregated(ctx context.Context, s *session.Session) error {
 	if err != nil {
 		return err
 	}
-	ca, key, err := cert.GenerateSelfSignedCertKey("api."+n.Name+".svc", nil, nil)
+	p, ca, err := serveWebhook(ctx, n, "api")
 	if err != nil {
-		return err
-	}
-	p := &remote.Pod{Name: "api", Args: []string{"webhook-serve"},
-		Env: map[string]string{"LAB_CERT": string(ca), "LAB_KEY": string(key)}, Port: webhookPort}
-	if err := n.Run(ctx, p); err != nil {
-		return err
-	}
-
-	if err := n.Serve(ctx, &remote.Service{Name: "api", Port: webhookPort}); err != nil {
 		return err
 	}
 

@@ -29,17 +29,8 @@ func Webhook(ctx context.Context, s *session.Session) error {
 	if err != nil {
 		return err
 	}
-	ca, key, err := cert.GenerateSelfSignedCertKey("hook."+n.Name+".svc", nil, nil)
+	p, ca, err := serveWebhook(ctx, n, "hook")
 	if err != nil {
-		return err
-	}
-	p := &remote.Pod{Name: "hook", Args: []string{"webhook-serve"},
-		Env: map[string]string{"LAB_CERT": string(ca), "LAB_KEY": string(key)}, Port: webhookPort}
-	if err := n.Run(ctx, p); err != nil {
-		return err
-	}
-
-	if err := n.Serve(ctx, &remote.Service{Name: "hook", Port: webhookPort}); err != nil {
 		return err
 	}
 
@@ -99,4 +90,20 @@ func hookObject(namespace string, ca []byte) *admissionv1.ValidatingWebhookConfi
 			}},
 		}},
 	}
+}
+
+// serveWebhook starts a pod with veil-tools webhook-serve, and its service of the same name. It
+// returns the certificate, which is its own authority.
+func serveWebhook(ctx context.Context, n *remote.Namespace, name string) (*remote.Pod, []byte,
+	error) {
+	ca, key, err := cert.GenerateSelfSignedCertKey(name+"."+n.Name+".svc", nil, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	p := &remote.Pod{Name: name, Args: []string{"webhook-serve"},
+		Env: map[string]string{"LAB_CERT": string(ca), "LAB_KEY": string(key)}, Port: webhookPort}
+	if err := n.Run(ctx, p); err != nil {
+		return nil, nil, err
+	}
+	return p, ca, n.Serve(ctx, &remote.Service{Name: name, Port: webhookPort})
 }
