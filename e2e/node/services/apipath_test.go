@@ -85,7 +85,7 @@ func judgeAPIPath(t *testing.T, family lab.Family) {
 
 	n := l.Nodes()[0]
 	service, server := kubernetesService(ctx, t, l)
-	kubeProxy(ctx, t, l, "nftables", n)
+	nodetest.KubeProxy(ctx, t, l, "nftables", n)
 	want := map[string]bool{"open": true, "server": true}
 	// Check the allowed pods first: a failed connection only proves something if others succeed.
 	order := []string{"open", "server", "service", "closed"}
@@ -172,7 +172,7 @@ func TestAPIPathComesAndGoes(t *testing.T) {
 			"limits": map[string]any{"backendSlots": 1 << 16}, "apiServers": []string{}}}})
 	n := l.Nodes()[0]
 	service, server := kubernetesService(ctx, t, l)
-	kubeProxy(ctx, t, l, "nftables", n)
+	nodetest.KubeProxy(ctx, t, l, "nftables", n)
 	waitKubeProxy(ctx, t, n, service)
 	pod := nodetest.AddPod(ctx, t, n, "client")
 	nodetest.WaitStatus(ctx, t, n, 20*time.Second, all)

@@ -97,7 +97,7 @@ func importer(t *testing.T, proxy map[string]any) (context.Context, *lab.Lab, cl
 	maps.Copy(settings, proxy)
 	if proxy == nil {
 		settings["metricsAddress"] = "" // veil-site does not need it
-		kubeProxy(ctx, t, l, "nftables", n)
+		nodetest.KubeProxy(ctx, t, l, "nftables", n)
 	} else {
 		letReadServices(ctx, t, l)
 	}

@@ -5,13 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
@@ -38,7 +34,7 @@ func TestNodesWithMoreAddresses(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run("kube-proxy, "+mode, func(t *testing.T) {
 			ctx, l := nodetest.NewLab(t, lab.Options{MoreAddresses: true})
-			kubeProxy(ctx, t, l, mode, l.Nodes()...)
+			nodetest.KubeProxy(ctx, t, l, mode, l.Nodes()...)
 			moreAddresses(ctx, t, l)
 		})
 	}
@@ -52,41 +48,6 @@ func TestNodesWithMoreAddresses(t *testing.T) {
 				}})
 			moreAddresses(ctx, t, l)
 		})
-	}
-}
-
-// kubeProxy starts kube-proxy on nodes, with the kubeconfig of each node.
-func kubeProxy(ctx context.Context, t *testing.T, l *lab.Lab, mode string, nodes ...*lab.Node) {
-	t.Helper()
-	if _, err := os.Stat(l.Program("kube-proxy")); err != nil {
-		t.Fatalf("%v: run `make kubernetes` first", err)
-	}
-
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "lab:node-proxier"},
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole",
-			Name: "system:node-proxier"},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind,
-			Name: "system:serviceaccounts:" + metav1.NamespaceSystem}},
-	}
-	if _, err := l.Control.Client.RbacV1().ClusterRoleBindings().Create(ctx, binding,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-
-	var pods []string
-	for _, r := range l.Family().ClusterRanges() {
-		pods = append(pods, r.String())
-	}
-
-	for _, n := range nodes {
-		_, err := n.Start(ctx, l.Program("kube-proxy"), "--kubeconfig=/etc/kubeveil/kubeconfig",
-			"--hostname-override="+n.Name, "--proxy-mode="+mode,
-			"--cluster-cidr="+strings.Join(pods, ","),
-			// These limits apply to the whole machine.
-			"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0",
-			"--conntrack-tcp-timeout-close-wait=0")
-		errtest.Must(t, err)
 	}
 }
 

@@ -82,7 +82,7 @@ func loseAPIServer(t *testing.T, family lab.Family, proxy string) {
 	to := netip.AddrPortFrom(netip.MustParseAddr(s.Spec.ClusterIP), uint16(s.Spec.Ports[0].Port))
 	askServer(ctx, t, l, n, 1)
 	if proxy == config.ServiceProxyNone {
-		kubeProxy(ctx, t, l, "nftables", n)
+		nodetest.KubeProxy(ctx, t, l, "nftables", n)
 	}
 	before := createService(ctx, t, l, "before", corev1.ProtocolTCP, backend)
 	reach(ctx, t, pod, before.Spec.ClusterIP)

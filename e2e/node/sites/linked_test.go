@@ -160,6 +160,29 @@ func TestLinkedClusters(t *testing.T) {
 	w.goesElsewhere(ctx, t, w.cut(t), 5*time.Second)
 }
 
+// The same with kube-proxy, which needs veil-site to notice that the other cluster is dead. Whether
+// its API server is dead too, and whether veil-site starts only then, does not matter.
+func TestLinkedClustersBesideKubeProxy(t *testing.T) {
+	for name, whole := range map[string]bool{"the node": false, "the whole cluster": true} {
+		t.Run(name, func(t *testing.T) {
+			ctx, w := newWorld(t, map[string]any{"metricsAddress": ""})
+			nodetest.KubeProxy(ctx, t, w.A.Lab, "nftables", w.A.Nodes()...)
+			w.ask(ctx, t, "far", "near")
+			if whole {
+				errtest.Must(t, w.A.Site.Term(ctx))
+				errtest.Must(t, w.B.Control.StopAPIServer(ctx))
+			}
+			began := w.cut(t)
+			if whole {
+				var err error
+				w.A.Site, err = w.A.Site.Restart(ctx)
+				errtest.Must(t, err)
+			}
+			w.goesElsewhere(ctx, t, began, 20*time.Second)
+		})
+	}
+}
+
 // reachesExportsOnly lets the client of each cluster scan all pods and the node of the other.
 func (w *world) reachesExportsOnly(ctx context.Context, t *testing.T) {
 	t.Helper()
