@@ -10,13 +10,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
-// HostFrontend is an address of Known.Host and the servers that it leads to. An address without
-// servers is not translated.
-type HostFrontend struct {
-	Addr    netip.AddrPort
-	Servers []netip.AddrPort
-}
-
 // hostAddrs returns the first service.MaxHostFrontends distinct addresses of all.
 func hostAddrs(all []netip.AddrPort) []netip.AddrPort {
 	var out []netip.AddrPort

@@ -135,7 +135,7 @@ func TestHostFrontendsAreAdopted(t *testing.T) {
 		Named: []netip.AddrPort{hostFrontend}}
 	expect := func(situation string, a *Servers, want ...netip.AddrPort) {
 		t.Helper()
-		if got := a.Status().Frontends; len(got) != 1 || !slices.Equal(got[0].Servers, want) {
+		if got := a.Status().Frontends; len(got) != 1 || !slices.Equal(got[0].Backends, want) {
 			t.Errorf("%s: the address leads to %+v, want %v", situation, got, want)
 		}
 	}

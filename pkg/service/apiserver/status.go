@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
@@ -14,7 +15,7 @@ type Status struct {
 	// Servers are the backends of entry 0, dead ones included, sorted.
 	Servers []ServerStatus
 	// Frontends are the addresses of Known.Host.
-	Frontends []HostFrontend
+	Frontends []service.HostFrontend
 	// Closed counts the connections to API servers that were closed.
 	Closed Closed
 	// Problems are sentences about certificates of servers and what they name, sorted.
@@ -54,7 +55,7 @@ const (
 func (a *Servers) Status() Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := Status{Closed: a.closing.closed, Problems: a.problemsLocked()}
+	out := Status{Frontends: a.hostLocked(), Closed: a.closing.closed, Problems: a.problemsLocked()}
 	for addr, s := range a.servers {
 		if s.left.IsZero() {
 			out.Servers = append(out.Servers, ServerStatus{Addr: addr, Up: s.up, Since: s.since,
@@ -62,10 +63,6 @@ func (a *Servers) Status() Status {
 		}
 	}
 	slices.SortFunc(out.Servers, func(x, y ServerStatus) int { return x.Addr.Compare(y.Addr) })
-
-	for _, f := range a.hostLocked() {
-		out.Frontends = append(out.Frontends, HostFrontend{f.Addr, f.Backends})
-	}
 	return out
 }
 

@@ -93,6 +93,9 @@ func put[K, V any](name string, b service.Batch[K, V]) write {
 
 // Delete deletes entries of a map of the table. A missing entry is not an error.
 func Delete[K any](t *Table, name string, keys []K) error {
+	if len(keys) == 0 {
+		return nil
+	}
 	if _, err := drop(name, keys).do(t.maps[name]); err != nil {
 		return fmt.Errorf("delete from %s: %w", name, err)
 	}

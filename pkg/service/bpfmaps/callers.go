@@ -3,9 +3,6 @@ package bpfmaps
 import (
 	"fmt"
 
-	"github.com/cilium/ebpf"
-
-	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -22,8 +19,8 @@ type PodClient struct {
 const UnknownLink = 0
 
 // assumePodClients fills the map with the addresses that are closed to pods. It is called when the
-// map is new, or when programs without the map ran, because it is then unknown which pods are
-// clients. After a boot no address is closed yet, so it adds nothing.
+// map is new, because it is then unknown which pods are clients. After a boot no address is closed
+// yet, so it adds nothing.
 func (t *Table) assumePodClients() error {
 	if err := t.openGuardMap(abi.PinVIPs); err != nil {
 		return err
@@ -40,34 +37,4 @@ func (t *Table) assumePodClients() error {
 		return fmt.Errorf("fill map %s: %w", MapPodClients, err)
 	}
 	return nil
-}
-
-// AssumePodClientsOf calls assumePodClients if old is an ingress program without the map, which
-// means that an earlier version ran meanwhile.
-func (t *Table) AssumePodClientsOf(old *ebpf.Program) error {
-	if has, err := hasMap(old, MapPodClients); err != nil || has {
-		return err
-	}
-	return t.assumePodClients()
-}
-
-// hasMap reports whether the program has a map of this name.
-func hasMap(p *ebpf.Program, name string) (bool, error) {
-	info, err := p.Info()
-	if err != nil {
-		return false, fmt.Errorf("read program: %w", err)
-	}
-	ids, _ := info.MapIDs()
-	for _, id := range ids {
-		m, err := ebpf.NewMapFromID(id)
-		if err != nil {
-			return false, fmt.Errorf("open map %d: %w", id, err)
-		}
-		is := bpfobj.MapName(m) == name
-		m.Close()
-		if is {
-			return true, nil
-		}
-	}
-	return false, nil
 }

@@ -23,9 +23,9 @@ type Flow struct {
 	Established bool
 }
 
-// flowKey and flowEntry are key and value of the flow tables (struct flow_key and struct flow in
+// FlowKey and FlowEntry are key and value of the flow tables (struct flow_key and struct flow in
 // bpf/lib/service/flow.h).
-type flowKey struct {
+type FlowKey struct {
 	Src, Dst   [16]byte
 	Sport      [2]byte
 	Dport      [2]byte
@@ -33,7 +33,7 @@ type flowKey struct {
 	Pad        [2]byte
 }
 
-type flowEntry struct {
+type FlowEntry struct {
 	Addr  [16]byte
 	Port  [2]byte
 	Pad   [2]byte
@@ -43,18 +43,19 @@ type flowEntry struct {
 	Link  uint32
 }
 
-// Parts of entries (enum flow_hook and FLOW_* of bpf/lib/service/flow.h).
+// Parts of keys and entries (enum flow_hook and FLOW_* of bpf/lib/service/flow.h).
 const (
-	flowIn         = 0
-	flowOut        = 1
-	flowForward    = 1
+	FlowIn         = 0
+	FlowOut        = 1
+	FlowForward    = 1
 	flowSNAT       = 2
 	flowClientFIN  = 4
 	flowRST        = 8
 	flowClientSent = 16
 	flowReplied    = 32
 	flowBackendFIN = 128
-	flowCopied     = 512
+	FlowHostRouted = 256
+	FlowCopied     = 512
 )
 
 // EachFlow calls fn with each flow that is not over, until fn returns false. A flow is over if it
@@ -68,8 +69,8 @@ func (t *Table) EachFlow(fn func(Flow) bool) error {
 	timeouts := readFlowTimeouts()
 
 	// TCP flows are listed from MapTCP if it has a copy of the entry, which it may have evicted.
-	copied := func(k flowKey, v flowEntry) bool {
-		return v.Flags&flowCopied != 0 && t.maps[MapTCP].Lookup(k, new(flowEntry)) == nil
+	copied := func(k FlowKey, v FlowEntry) bool {
+		return v.Flags&FlowCopied != 0 && t.maps[MapTCP].Lookup(k, new(FlowEntry)) == nil
 	}
 
 	more := true
@@ -78,8 +79,8 @@ func (t *Table) EachFlow(fn func(Flow) bool) error {
 		if !more {
 			break
 		}
-		errs = append(errs, Each(t, name, func(k flowKey, v flowEntry) bool {
-			if k.Way != flowIn || v.Flags&flowForward == 0 || copied(k, v) {
+		errs = append(errs, Each(t, name, func(k FlowKey, v FlowEntry) bool {
+			if k.Way != FlowIn || v.Flags&FlowForward == 0 || copied(k, v) {
 				return true
 			}
 
@@ -91,9 +92,9 @@ func (t *Table) EachFlow(fn func(Flow) bool) error {
 			if int32(uint32(now.Sec)-used) > timeouts.of(k.Proto, flags) {
 				return true
 			}
-			more = fn(Flow{Protocol: k.Proto, Client: addrPort(k.Src, k.Sport),
-				Service: addrPort(k.Dst, k.Dport), Backend: addrPort(v.Addr, v.Port),
-				SNAT: v.Flags&flowSNAT != 0, Established: v.Flags&(flowClientSent|flowCopied) != 0})
+			more = fn(Flow{Protocol: k.Proto, Client: AddrPortOf(k.Src, k.Sport),
+				Service: AddrPortOf(k.Dst, k.Dport), Backend: AddrPortOf(v.Addr, v.Port),
+				SNAT: v.Flags&flowSNAT != 0, Established: v.Flags&(flowClientSent|FlowCopied) != 0})
 			return more
 		}))
 	}
@@ -103,10 +104,10 @@ func (t *Table) EachFlow(fn func(Flow) bool) error {
 // withReplies returns the flags of both ends of a TCP flow, and when an end last sent a packet. k
 // and v are its forward entry, which has the flags of the client. The egress reply entry, in the
 // first of the tables that has it, has the flags of the backend.
-func withReplies(tables []*ebpf.Map, k flowKey, v flowEntry) (flags, used uint32) {
-	key := flowKey{Src: v.Addr, Sport: v.Port, Dst: k.Src, Dport: k.Sport, Proto: k.Proto, Way: flowOut}
+func withReplies(tables []*ebpf.Map, k FlowKey, v FlowEntry) (flags, used uint32) {
+	key := FlowKey{Src: v.Addr, Sport: v.Port, Dst: k.Src, Dport: k.Sport, Proto: k.Proto, Way: FlowOut}
 	for _, table := range tables {
-		var r flowEntry
+		var r FlowEntry
 		if table.Lookup(key, &r) != nil || r.Addr != k.Dst || r.Port != k.Dport {
 			continue
 		}
@@ -143,7 +144,7 @@ func readFlowTimeouts() flowTimeouts {
 
 // of returns the timeout of a flow whose ends have these flags.
 func (t flowTimeouts) of(protocol uint8, flags uint32) int32 {
-	const bothFIN, established = flowClientFIN | flowBackendFIN, flowClientSent | flowCopied
+	const bothFIN, established = flowClientFIN | flowBackendFIN, flowClientSent | FlowCopied
 	switch {
 	case protocol == unix.IPPROTO_UDP:
 		return t.udp
@@ -161,6 +162,7 @@ func (t flowTimeouts) of(protocol uint8, flags uint32) int32 {
 	return t.synSent
 }
 
-func addrPort(a [16]byte, port [2]byte) netip.AddrPort {
+// AddrPortOf returns the address and port of a key or an entry, and PortOf the port for one.
+func AddrPortOf(a [16]byte, port [2]byte) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(a).Unmap(), binary.BigEndian.Uint16(port[:]))
 }

@@ -24,24 +24,24 @@ func TestFlowsAreOverAfterTheTimeoutOfTheirState(t *testing.T) {
 		return nil
 	})
 
-	const open = flowForward | flowClientSent | flowReplied
+	const open = FlowForward | flowClientSent | flowReplied
 	for name, tt := range map[string]struct {
 		protocol uint8
 		flags    uint32
 		want     int32
 	}{
-		"udp":                     {unix.IPPROTO_UDP, flowForward, 120},
-		"syn":                     {unix.IPPROTO_TCP, flowForward, 120},
-		"syn and answer":          {unix.IPPROTO_TCP, flowForward | flowReplied, 60},
+		"udp":                     {unix.IPPROTO_UDP, FlowForward, 120},
+		"syn":                     {unix.IPPROTO_TCP, FlowForward, 120},
+		"syn and answer":          {unix.IPPROTO_TCP, FlowForward | flowReplied, 60},
 		"established":             {unix.IPPROTO_TCP, open, 7200},
-		"evicted once":            {unix.IPPROTO_TCP, flowForward | flowCopied, 7200},
+		"evicted once":            {unix.IPPROTO_TCP, FlowForward | FlowCopied, 7200},
 		"closed by the client":    {unix.IPPROTO_TCP, open | flowClientFIN, 3600},
 		"closed by the backend":   {unix.IPPROTO_TCP, open | flowBackendFIN, 3600},
 		"closed by both":          {unix.IPPROTO_TCP, open | flowClientFIN | flowBackendFIN, 120},
 		"reset":                   {unix.IPPROTO_TCP, open | flowRST, 10},
-		"reset of a half-open":    {unix.IPPROTO_TCP, flowForward | flowRST, 10},
+		"reset of a half-open":    {unix.IPPROTO_TCP, FlowForward | flowRST, 10},
 		"reset of a half-closed":  {unix.IPPROTO_TCP, open | flowClientFIN | flowRST, 10},
-		"FIN without a handshake": {unix.IPPROTO_TCP, flowForward | flowClientFIN, 120},
+		"FIN without a handshake": {unix.IPPROTO_TCP, FlowForward | flowClientFIN, 120},
 	} {
 		if got := timeouts.of(tt.protocol, tt.flags); got != tt.want {
 			t.Errorf("%s: %d s, want %d", name, got, tt.want)
@@ -53,9 +53,9 @@ func TestFlowsAreOverAfterTheTimeoutOfTheirState(t *testing.T) {
 func TestFlagsOfFlowsAreAsInThePrograms(t *testing.T) {
 	text, err := os.ReadFile("../../../bpf/lib/service/flow.h")
 	errtest.Must(t, err)
-	want := map[string]int{"FORWARD": flowForward, "SNAT": flowSNAT, "CLIENT_FIN": flowClientFIN,
+	want := map[string]int{"FORWARD": FlowForward, "SNAT": flowSNAT, "CLIENT_FIN": flowClientFIN,
 		"RST": flowRST, "CLIENT_SENT": flowClientSent, "REPLIED": flowReplied,
-		"BACKEND_FIN": flowBackendFIN, "COPIED": flowCopied}
+		"BACKEND_FIN": flowBackendFIN, "HOST_ROUTED": FlowHostRouted, "COPIED": FlowCopied}
 	found := 0
 	for _, m := range regexp.MustCompile(`(?m)^#define FLOW_(\w+)\s+(\d+)`).FindAllSubmatch(text, -1) {
 		n, err := strconv.Atoi(string(m[2]))

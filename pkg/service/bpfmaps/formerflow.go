@@ -19,12 +19,12 @@ const formerMargin = 2
 // then. If to is the smaller one, it takes the flows that were used last.
 func copyFlows(f *formerMap, to *ebpf.Map, now uint32) (copied int, err error) {
 	timeouts := readFlowTimeouts()
-	skip := func(k flowKey, v flowEntry) bool {
+	skip := func(k FlowKey, v FlowEntry) bool {
 		if f.since > 0 && int32(v.Used-f.since) < -formerMargin {
 			return true
 		}
 		flags, used := v.Flags, v.Used
-		if k.Proto == unix.IPPROTO_TCP && v.Flags&flowForward != 0 {
+		if k.Proto == unix.IPPROTO_TCP && v.Flags&FlowForward != 0 {
 			flags, used = withReplies([]*ebpf.Map{f.Map}, k, v)
 		}
 		// Signed: a program may have used it in a later second than now.
@@ -38,7 +38,7 @@ func copyFlows(f *formerMap, to *ebpf.Map, now uint32) (copied int, err error) {
 		}
 	}
 
-	errEach := f.eachFlow(func(k flowKey, v flowEntry) bool {
+	errEach := f.eachFlow(func(k FlowKey, v FlowEntry) bool {
 		if age(v, now) > oldest || skip(k, v) {
 			return true
 		}
@@ -52,21 +52,21 @@ func copyFlows(f *formerMap, to *ebpf.Map, now uint32) (copied int, err error) {
 }
 
 // eachFlow calls fn with each entry of a flow table until fn returns false.
-func (f *formerMap) eachFlow(fn func(flowKey, flowEntry) bool) error {
+func (f *formerMap) eachFlow(fn func(FlowKey, FlowEntry) bool) error {
 	return each(map[string]*ebpf.Map{f.name: f.Map}, f.name, fn)
 }
 
 // age returns for how many seconds an entry was not used.
-func age(v flowEntry, now uint32) uint32 {
+func age(v FlowEntry, now uint32) uint32 {
 	return uint32(max(int32(now-v.Used), 0))
 }
 
 // oldestOf returns the age of the oldest entries that are copied to a map with room for this many.
 // Younger ones all fit, with an eighth to spare: an LRU map evicts entries a little before it is
 // full.
-func (f *formerMap) oldestOf(room, now uint32, skip func(flowKey, flowEntry) bool) (uint32, error) {
+func (f *formerMap) oldestOf(room, now uint32, skip func(FlowKey, FlowEntry) bool) (uint32, error) {
 	byAge := map[uint32]uint32{}
-	err := f.eachFlow(func(k flowKey, v flowEntry) bool {
+	err := f.eachFlow(func(k FlowKey, v FlowEntry) bool {
 		if !skip(k, v) {
 			byAge[age(v, now)]++
 		}
@@ -89,12 +89,12 @@ func (f *formerMap) oldestOf(room, now uint32, skip func(flowKey, flowEntry) boo
 }
 
 // copyFlow copies an entry of a former flow table to another one, and reports whether it did.
-func copyFlow(to *ebpf.Map, k flowKey, v flowEntry) (bool, error) {
+func copyFlow(to *ebpf.Map, k FlowKey, v FlowEntry) (bool, error) {
 	err := to.Update(k, v, ebpf.UpdateNoExist)
 	if !errors.Is(err, ebpf.ErrKeyExist) {
 		return err == nil, err
 	}
-	var have flowEntry
+	var have FlowEntry
 	if err := to.Lookup(k, &have); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return false, nil // a program has just deleted it
 	} else if err != nil {
@@ -109,7 +109,7 @@ func copyFlow(to *ebpf.Map, k flowKey, v flowEntry) (bool, error) {
 // supersedes reports whether a former entry takes the place of ours for the same key, because a
 // replaced program used it later. In the same second, a flow that is not closing takes the place
 // of another flow, or of the former connection of the same ends, that is.
-func supersedes(former, ours flowEntry) bool {
+func supersedes(former, ours FlowEntry) bool {
 	const closing = flowClientFIN | flowBackendFIN | flowRST
 	if former.Used != ours.Used {
 		return int32(former.Used-ours.Used) > 0

@@ -93,7 +93,7 @@ func (t *Table) stale(s sockdiag.Socket) (bool, error) {
 		return false, fmt.Errorf("read backends of %v: %w", key.AddrPort(), err)
 	}
 	return !slices.ContainsFunc(run, func(b service.Backend) bool {
-		return b.Addr == s.Remote.Addr().As16() && b.Port == portOf(s.Remote)
+		return b.Addr == s.Remote.Addr().As16() && b.Port == PortOf(s.Remote)
 	}), nil
 }
 

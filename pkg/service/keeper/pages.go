@@ -144,7 +144,8 @@ func (f *Feature) Status(s *telemetry.Status) {
 		out.APIServers = append(out.APIServers, telemetry.APIServer(api))
 	}
 	for _, h := range known.API.Frontends {
-		out.APIFrontends = append(out.APIFrontends, telemetry.APIFrontend(h))
+		out.APIFrontends = append(out.APIFrontends,
+			telemetry.APIFrontend{Addr: h.Addr, Servers: h.Backends})
 	}
 
 	named := min(len(known.Problems), maxProblems)

@@ -60,17 +60,12 @@ type inbox struct {
 type delivery struct {
 	queue changes
 	since time.Time // the arrival of the oldest change in queue
-	// nodes are the addresses of the last SetNodeAddrs. nodesNew reports whether the planner lacks
-	// them.
-	nodes    []netip.Addr
-	nodesNew bool
+	// nodes are the addresses of the last SetNodeAddrs, tunnels the endpoints of the last SetTunnels.
+	nodes   []netip.Addr
+	tunnels []netip.AddrPort
 	// zone is the zone of this node, own are all its addresses.
 	zone string
 	own  []netip.Addr
-	// tunnels are the endpoints of the last SetTunnels. tunnelsNew reports whether the planner
-	// lacks them.
-	tunnels    []netip.AddrPort
-	tunnelsNew bool
 }
 
 // add queues a change of an object, and reports whether a turn can take it, or can take many
@@ -112,48 +107,6 @@ func (i *inbox) isListed() bool {
 	return i.listed
 }
 
-// setNodes records the addresses of NodePorts, and reports whether they differ.
-func (i *inbox) setNodes(addrs []netip.Addr) bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.nodesSeen && slices.Equal(i.nodes, addrs) {
-		return false
-	}
-	i.nodes, i.nodesSeen, i.nodesNew = slices.Clone(addrs), true, true
-	return true
-}
-
-// setZone records the node's zone, and reports whether it differs.
-func (i *inbox) setZone(zone string) bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	differs := i.zone != zone
-	i.zone = zone
-	return differs
-}
-
-// setOwn records all addresses of the node, and reports whether they differ.
-func (i *inbox) setOwn(addrs []netip.Addr) bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if slices.Equal(i.own, addrs) {
-		return false
-	}
-	i.own = slices.Clone(addrs)
-	return true
-}
-
-// setTunnels records the endpoints of tunnels, and reports whether they differ.
-func (i *inbox) setTunnels(endpoints []netip.AddrPort) bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if slices.Equal(i.tunnels, endpoints) {
-		return false
-	}
-	i.tunnels, i.tunnelsNew = slices.Clone(endpoints), true
-	return true
-}
-
 // take returns the new changes and removes them. It returns false until everything is listed and
 // the node's addresses are known.
 func (i *inbox) take() (delivery, bool) {
@@ -164,7 +117,6 @@ func (i *inbox) take() (delivery, bool) {
 	}
 	d := i.delivery
 	i.queue, i.since = changes{}, time.Time{}
-	i.nodesNew, i.tunnelsNew = false, false
 	return d, true
 }
 
@@ -212,26 +164,46 @@ func (k *Keeper) Listed() {
 	k.loop.Poke()
 }
 
-// SetNodeAddrs sets the addresses of this node that serve NodePorts.
-func (k *Keeper) SetNodeAddrs(addrs []netip.Addr) {
-	if k.inbox.setNodes(addrs) {
+// update changes the inbox by f, and begins a turn if f reports that something differs.
+func (k *Keeper) update(f func(*inbox) bool) {
+	k.inbox.mu.Lock()
+	differs := f(&k.inbox)
+	k.inbox.mu.Unlock()
+	if differs {
 		k.loop.Poke()
 	}
 }
 
+// replaced sets to to a copy of list, and reports whether they differed.
+func replaced[T comparable](to *[]T, list []T) bool {
+	if slices.Equal(*to, list) {
+		return false
+	}
+	*to = slices.Clone(list)
+	return true
+}
+
+// SetNodeAddrs sets the addresses of this node that serve NodePorts.
+func (k *Keeper) SetNodeAddrs(addrs []netip.Addr) {
+	k.update(func(i *inbox) bool {
+		first := !i.nodesSeen
+		i.nodesSeen = true
+		return replaced(&i.nodes, addrs) || first
+	})
+}
+
 // SetZone sets the zone of this node, which hints of endpoints may name; "" means that it has none.
 func (k *Keeper) SetZone(zone string) {
-	if k.inbox.setZone(zone) {
-		k.loop.Poke()
-	}
+	k.update(func(i *inbox) (differs bool) {
+		differs, i.zone = i.zone != zone, zone
+		return differs
+	})
 }
 
 // SetOwnAddrs sets all addresses of this node. If a DNS service has one of them, a process of the
 // node answers there instead of the service: NodeLocal DNSCache.
 func (k *Keeper) SetOwnAddrs(addrs []netip.Addr) {
-	if k.inbox.setOwn(addrs) {
-		k.loop.Poke()
-	}
+	k.update(func(i *inbox) bool { return replaced(&i.own, addrs) })
 }
 
 // SetLeaving sets whether this node is about to be deleted. Load balancers then send nothing to it.
@@ -239,7 +211,5 @@ func (k *Keeper) SetLeaving(leaving bool) { k.health.SetLeaving(leaving) }
 
 // SetTunnels reserves the UDP endpoints of the nodes' tunnels, which no service may claim.
 func (k *Keeper) SetTunnels(endpoints []netip.AddrPort) {
-	if k.inbox.setTunnels(endpoints) {
-		k.loop.Poke()
-	}
+	k.update(func(i *inbox) bool { return replaced(&i.tunnels, endpoints) })
 }

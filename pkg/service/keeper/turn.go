@@ -82,14 +82,10 @@ func (k *Keeper) take() (since time.Time) {
 	}
 	k.own.planner.Hold(false)
 	k.own.taken = true
-	if d.nodesNew {
-		k.own.planner.SetNodeAddrs(d.nodes)
-	}
+	k.own.planner.SetNodeAddrs(d.nodes)
 	k.own.planner.SetZone(d.zone)
 	k.own.planner.SetOwnAddrs(d.own)
-	if d.tunnelsNew {
-		k.own.planner.SetTunnels(d.tunnels)
-	}
+	k.own.planner.SetTunnels(d.tunnels)
 	for _, c := range d.queue.all {
 		if c.plan != nil {
 			c.plan()

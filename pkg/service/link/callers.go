@@ -15,20 +15,16 @@ import (
 const podClientsRest = time.Minute
 
 // PodClients returns the number of pod clients, counted at most podClientsRest ago, and the size of
-// their map. Both are 0 for a table without links. It deletes clients whose link is gone. Call it
-// on a thread in the node's network namespace.
+// their map. It deletes clients whose link is gone. Call it on a thread in the node's network
+// namespace.
 func (s *Links) PodClients() (used, room uint32, err error) {
-	m := s.table.Map(bpfmaps.MapPodClients)
-	if m == nil {
-		return 0, 0, nil
-	}
 	h, err := nl.Open()
 	if err != nil {
 		return 0, 0, err
 	}
 	defer h.Close()
 	used, err = s.countPodClients(h)
-	return used, m.MaxEntries(), err
+	return used, s.table.Map(bpfmaps.MapPodClients).MaxEntries(), err
 }
 
 // countPodClients counts the pod clients, unless they were counted less than podClientsRest ago.

@@ -9,15 +9,11 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
-	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
-	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
 // nobodysLink is an index that no link in a test has.
@@ -183,19 +179,6 @@ func TestCallersAreCountedNowAndThen(t *testing.T) {
 	if l.calls(t, vip, nobodysLink) {
 		t.Error("a pod that is gone still counts as a caller")
 	}
-
-	c := l.config()
-	c.Dir, c.Links = nettest.BPFFS(t)+"/kubeveil", false
-	g, err := guard.Open(c.Dir, servicetest.Quiet())
-	errtest.Must(t, err)
-	t.Cleanup(func() { g.Close() })
-	noLinks, err := bpfmaps.Open(c)
-	errtest.Must(t, err)
-	t.Cleanup(func() { noLinks.Close() })
-	alone := New(noLinks, Options{Log: servicetest.Quiet()})
-	if used, room, err := alone.PodClients(); used+room > 0 || err != nil {
-		t.Errorf("a table without links has %d of %d callers, %v", used, room, err)
-	}
 }
 
 // A map that is made while addresses are already closed lacks the earlier callers of these
@@ -215,62 +198,4 @@ func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	}
 	l.ip(t, "link del vpod1")
 	l.expectInUse(t, "a pod goes, which need not be who called", all, all[:2])
-}
-
-// attachEarlier attaches a program of an earlier version to a pod's link. It has one of the table's
-// maps, and not the map of clients.
-func (l *linked) attachEarlier(t *testing.T) {
-	t.Helper()
-	earlier, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: hook.ProgPodIn, Type: ebpf.SchedCLS,
-		License: "GPL", Instructions: asm.Instructions{
-			asm.LoadMapPtr(asm.R1, l.Map(bpfmaps.MapTCP).FD()), asm.Mov.Imm(asm.R0, -1),
-			asm.Return(),
-		}})
-	errtest.Must(t, err)
-	t.Cleanup(func() { earlier.Close() })
-
-	pod := hook.Point{Index: int(l.index(t, "vpod1")), Dir: ingress}
-	l.host.Run(t, func() error {
-		h, err := nl.Open()
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		return hook.New(l.tcx).Attach(h, pod, hook.ProgPodIn, earlier)
-	})
-}
-
-// A downgrade ran programs of an earlier version, which did not record their clients. Once these
-// programs are replaced, their clients count as unknown.
-func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
-	bothHooks(t, func(t *testing.T, withTCX bool) {
-		l := newLinked(t, withTCX)
-		closed := nettest.Addrs("198.19.199.1", "fd42:fd::1")
-		l.guard(t, "198.19.199.1", "fd42:fd::1")
-		l.attachEarlier(t)
-
-		l.expectInUse(t, "it is at work", closed, nil)
-		if changed := l.attach(t); !slices.Contains(changed,
-			"replaced service_pod_in at vpod1 ingress") {
-			t.Errorf("changed %v", changed)
-		}
-
-		l.expectInUse(t, "it is replaced", closed, closed)
-		// A program that has the map is different.
-		for _, a := range closed {
-			unknown := podClient(a.String(), bpfmaps.UnknownLink)
-			errtest.Must(t, l.Map(bpfmaps.MapPodClients).Delete(unknown))
-		}
-
-		l.Table.Close()
-		c := l.config()
-		c.TunnelPort = 7
-		l.openWith(t, c, withTCX)
-		if changed := l.attach(t); !slices.Contains(changed,
-			"replaced service_pod_in at vpod1 ingress") {
-			t.Errorf("a version with the map changed %v", changed)
-		}
-
-		l.expectInUse(t, "one with the map is replaced", closed, nil)
-	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -205,8 +206,8 @@ func TestHalfOpenConnectionsOfClientsOutsideAreNotTracked(t *testing.T) {
 	hold(t, r.client, outsideAt[0], "80")
 	forged, server := netip.MustParseAddrPort("198.19.0.77:4000"), netip.MustParseAddrPort(
 		net.JoinHostPort(otherAt[0], "8080"))
-	errtest.Must(t, r.Map(mapOpened).Put(openedKey{Src: forged.Addr().As16(),
-		Dst: server.Addr().As16(), SPort: portBytes(forged), DPort: portBytes(server),
+	errtest.Must(t, r.Map(mapOpened).Put(bpfmaps.FlowKey{Src: forged.Addr().As16(),
+		Dst: server.Addr().As16(), Sport: bpfmaps.PortOf(forged), Dport: bpfmaps.PortOf(server),
 		Proto: unix.IPPROTO_TCP}, openedLinks{r.index(t, "u0"), r.index(t, "vpod2")}))
 
 	r.allow(t, "vpod1")

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nfnl"
@@ -110,7 +109,7 @@ func (s *Links) putPorts(index int, r pod.Record) error {
 			if p.Addr.IsValid() && p.Addr.Is4() != a.Is4() {
 				continue
 			}
-			key := portKey{Port: portBytes(netip.AddrPortFrom(a, p.Port)), Proto: unix.IPPROTO_TCP,
+			key := portKey{Port: bpfmaps.PortOf(netip.AddrPortFrom(a, p.Port)), Proto: unix.IPPROTO_TCP,
 				Family: 6}
 			if p.Addr.IsValid() {
 				key.Addr = p.Addr.As16()
@@ -121,7 +120,7 @@ func (s *Links) putPorts(index int, r pod.Record) error {
 			if a.Is4() {
 				key.Family = 4
 			}
-			to := portPod{Addr: a.As16(), Port: portBytes(netip.AddrPortFrom(a, p.PodPort))}
+			to := portPod{Addr: a.As16(), Port: bpfmaps.PortOf(netip.AddrPortFrom(a, p.PodPort))}
 			if err := s.table.Map(mapPorts).Put(key, to); err != nil {
 				return fmt.Errorf("write map %s: %w", mapPorts, err)
 			}
@@ -173,11 +172,8 @@ func (s *Links) deletePorts(gone func(portKey) bool) error {
 	})
 	for _, k := range keys {
 		delete(s.ports.owner, k)
-		if e := s.table.Map(mapPorts).Delete(k); e != nil && !errors.Is(e, ebpf.ErrKeyNotExist) {
-			err = errors.Join(err, fmt.Errorf("delete from map %s: %w", mapPorts, e))
-		}
 	}
-	return err
+	return errors.Join(err, bpfmaps.Delete(s.table, mapPorts, keys))
 }
 
 // forgetPorts deletes the host ports of links that no longer exist.
@@ -222,7 +218,7 @@ func (s *Links) addDNAT() error {
 	err = nl.EachTracked(c, func() { clear(found) }, func(t nl.Tracked) {
 		server := netip.AddrPortFrom(t.Server, t.Port)
 		if s.ports.links[t.Server] > 0 && t.Original != server && s.mayBypass(t) {
-			found[dnatKey{Client: t.Client.As16(), Pod: t.Server.As16(), Port: portBytes(server),
+			found[dnatKey{Client: t.Client.As16(), Pod: t.Server.As16(), Port: bpfmaps.PortOf(server),
 				Proto: t.Proto}] = true
 		}
 	})

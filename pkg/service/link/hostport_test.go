@@ -173,7 +173,7 @@ func (r *routed) dnats(t *testing.T) map[string]dnatKey {
 	found := map[string]dnatKey{}
 	errtest.Must(t, bpfmaps.Each(r.Table, mapDNAT, func(k dnatKey, _ uint32) bool {
 		text := fmt.Sprintf("%s > %s %d", netip.AddrFrom16(k.Client).Unmap(),
-			openedEnd(k.Pod, k.Port), k.Proto)
+			bpfmaps.AddrPortOf(k.Pod, k.Port), k.Proto)
 		found[text] = k
 		return true
 	}))

@@ -80,9 +80,8 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// New returns the links of a table, which must stay open as long as they are used. It attaches
-// nothing. For a table without links, only InUse and PodClients may be called. Call CloseConntrack
-// at the end.
+// New returns the links of a table that was opened with links, and must stay open as long as they are
+// used. It attaches nothing. Call CloseConntrack at the end.
 func New(t *bpfmaps.Table, o Options) *Links {
 	s := &Links{table: t, pods: o.Pods, log: o.Log, tcx: t.Features().TCX, tunnels: o.Tunnels,
 		patience: podPatience, recheck: recheckEvery}
@@ -120,10 +119,6 @@ func (s *Links) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) erro
 		put(2, a)
 	}
 
-	if s.table.Map(mapSelf) == nil {
-		return errors.New("set addresses of services: the table was opened without links")
-	}
-
 	for i, a := range self {
 		if err := s.table.Map(mapSelf).Put(uint32(i), a); err != nil {
 			return fmt.Errorf("write map %s: %w", mapSelf, err)
@@ -139,9 +134,6 @@ func (s *Links) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) erro
 // disappears meanwhile is not an error. A link to which no program can be attached is not an error
 // either; the log reports that its packets are not translated. Call it after Apply and SetSelf.
 func (s *Links) AttachLinks() ([]string, error) {
-	if s.table.Program(hook.ProgIn) == nil {
-		return nil, errors.New("attach to links: the table was opened without them")
-	}
 	changed, whole, err := s.attachLinks()
 	if err == nil && whole {
 		err = s.table.Replaced(bpfmaps.AtLinks)
@@ -311,18 +303,8 @@ func (s *Links) attachPoint(h *nl.Handle, hk hook.Attacher, p hook.Point,
 		return "", err
 	}
 
-	assume := func() error {
-		if p.Dir != ingress {
-			return nil
-		}
-		return s.table.AssumePodClientsOf(ours[0])
-	}
-	if err := errors.Join(s.table.TakeOver(ours[0]), assume()); err != nil {
+	if err := s.table.TakeOver(ours[0]); err != nil {
 		return "", err
 	}
-
-	if err := hk.Replace(h, p, name, prog, ours[0]); err != nil {
-		return "", err
-	}
-	return "replaced " + name, assume() // again, because the old program ran until now
+	return "replaced " + name, hk.Replace(h, p, name, prog, ours[0])
 }

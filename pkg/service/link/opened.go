@@ -1,12 +1,9 @@
 package link
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
@@ -16,30 +13,9 @@ import (
 // mapOpened holds the TCP connections that were opened on the fast path: bpf/lib/service/opened.h.
 const mapOpened = "service_opened"
 
-// openedKey is struct flow_key, of a connection from Src to Dst.
-type openedKey struct {
-	Src, Dst     [16]byte
-	SPort, DPort [2]byte
-	Proto, Hook  uint8
-	_            [2]byte
-}
-
-// flowValue is struct flow of bpf/lib/service/flow.h.
-type flowValue struct {
-	Addr        [16]byte
-	Port        [2]byte
-	_           [2]byte
-	_           uint32
-	Flags, Used uint32
-	_           uint32
-}
-
 const (
-	flowIn, flowOut = 0, 1    // FLOW_IN, FLOW_OUT
-	flowRouted      = 1 | 256 // FLOW_FORWARD, FLOW_HOST_ROUTED
-	flowCopied      = 512     // FLOW_COPIED
-
-	timeoutUDP = 120 // TIMEOUT_UDP, in seconds
+	flowRouted = bpfmaps.FlowForward | bpfmaps.FlowHostRouted
+	timeoutUDP = 120 // TIMEOUT_UDP of bpf/lib/service/flow.h, in seconds
 )
 
 // openedLinks is struct opened.
@@ -107,10 +83,10 @@ func (s *Links) opened(match func(openedLinks) bool) (found []nl.Opened, err err
 		there[uint32(l.Attrs().Index)] = true
 	}
 
-	err = bpfmaps.Each(s.table, mapOpened, func(k openedKey, v openedLinks) bool {
+	err = bpfmaps.Each(s.table, mapOpened, func(k bpfmaps.FlowKey, v openedLinks) bool {
 		if match(v) && there[v.Client] && there[v.Backend] {
-			found = append(found, nl.Opened{Client: openedEnd(k.Src, k.SPort),
-				Server: openedEnd(k.Dst, k.DPort)})
+			found = append(found, nl.Opened{Client: bpfmaps.AddrPortOf(k.Src, k.Sport),
+				Server: bpfmaps.AddrPortOf(k.Dst, k.Dport)})
 		}
 		return true
 	})
@@ -124,15 +100,15 @@ func (s *Links) datagrams(match func(openedLinks) bool) (found []nl.Opened, err 
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return nil, fmt.Errorf("read the clock: %w", err)
 	}
-	err = bpfmaps.Each(s.table, bpfmaps.MapUDP, func(k openedKey, f flowValue) bool {
+	err = bpfmaps.Each(s.table, bpfmaps.MapUDP, func(k bpfmaps.FlowKey, f bpfmaps.FlowEntry) bool {
 		// Signed: another processor may have used it in a later second than now.
-		if k.Hook != flowIn || f.Flags&flowRouted != flowRouted ||
+		if k.Way != bpfmaps.FlowIn || f.Flags&flowRouted != flowRouted ||
 			int32(uint32(now.Sec)-f.Used) > timeoutUDP {
 			return true
 		}
-		server := openedEnd(f.Addr, f.Port)
+		server := bpfmaps.AddrPortOf(f.Addr, f.Port)
 		if match(openedLinks{Backend: s.ports.linkOf(server.Addr())}) {
-			found = append(found, nl.Opened{Client: openedEnd(k.Src, k.SPort), Server: server,
+			found = append(found, nl.Opened{Client: bpfmaps.AddrPortOf(k.Src, k.Sport), Server: server,
 				UDP: true})
 		}
 		return true
@@ -146,39 +122,29 @@ func (s *Links) answered(o nl.Opened) bool {
 	if o.UDP || s.pods == nil || s.ports.linkOf(o.Client.Addr()) > 0 {
 		return true
 	}
-	reply := openedKey{Src: o.Server.Addr().As16(), Dst: o.Client.Addr().As16(),
-		SPort: portBytes(o.Server), DPort: portBytes(o.Client), Proto: unix.IPPROTO_TCP,
-		Hook: flowOut}
-	var f flowValue
+	reply := bpfmaps.FlowKey{Src: o.Server.Addr().As16(), Dst: o.Client.Addr().As16(),
+		Sport: bpfmaps.PortOf(o.Server), Dport: bpfmaps.PortOf(o.Client), Proto: unix.IPPROTO_TCP,
+		Way: bpfmaps.FlowOut}
+	var f bpfmaps.FlowEntry
 	if s.table.Map(bpfmaps.MapTCP).Lookup(reply, &f) == nil {
 		return true
 	}
 	err := s.table.Map(bpfmaps.MapOpening).Lookup(reply, &f)
-	return err == nil && f.Flags&flowCopied != 0 // service_tcp has evicted it
+	return err == nil && f.Flags&bpfmaps.FlowCopied != 0 // service_tcp has evicted it
 }
 
 // forgetOpened makes the programs forget connections of pods that have lost the fast path.
 func (s *Links) forgetOpened(connections []nl.Opened) {
+	var gone []bpfmaps.FlowKey
 	for _, o := range connections {
-		if o.UDP {
-			continue
-		}
-		k := openedKey{Src: o.Client.Addr().As16(), Dst: o.Server.Addr().As16(),
-			SPort: portBytes(o.Client), DPort: portBytes(o.Server), Proto: unix.IPPROTO_TCP}
-		if err := s.table.Map(mapOpened).Delete(k); err != nil &&
-			!errors.Is(err, ebpf.ErrKeyNotExist) {
-			s.log.Warn("connections are remembered for longer than pods have the fast path",
-				"error", err)
-			return
+		if !o.UDP {
+			gone = append(gone, bpfmaps.FlowKey{Src: o.Client.Addr().As16(),
+				Dst: o.Server.Addr().As16(), Sport: bpfmaps.PortOf(o.Client),
+				Dport: bpfmaps.PortOf(o.Server), Proto: unix.IPPROTO_TCP})
 		}
 	}
-}
-
-func openedEnd(addr [16]byte, port [2]byte) netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom16(addr).Unmap(), binary.BigEndian.Uint16(port[:]))
-}
-
-func portBytes(a netip.AddrPort) (b [2]byte) {
-	binary.BigEndian.PutUint16(b[:], a.Port())
-	return b
+	if err := bpfmaps.Delete(s.table, mapOpened, gone); err != nil {
+		s.log.Warn("connections are remembered for longer than pods have the fast path",
+			"error", err)
+	}
 }

@@ -183,12 +183,7 @@ func (s *Links) StopTunnels() error {
 	if err != nil {
 		return err
 	}
-	for _, index := range given {
-		if err := s.setRoutes(index, 0); err != nil {
-			return err
-		}
-	}
-	return nil
+	return bpfmaps.Delete(s.table, mapRoutes, given)
 }
 
 // routesOf returns what host routing may do at a link now.
@@ -202,14 +197,10 @@ func (s *Links) routesOf(index uint32) (have uint8, err error) {
 
 // setRoutes writes what host routing may do at a link.
 func (s *Links) setRoutes(index uint32, how uint8) error {
-	m := s.table.Map(mapRoutes)
 	if how == 0 {
-		if err := m.Delete(index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("delete from map %s: %w", mapRoutes, err)
-		}
-		return nil
+		return bpfmaps.Delete(s.table, mapRoutes, []uint32{index})
 	}
-	if err := m.Put(index, how); err != nil {
+	if err := s.table.Map(mapRoutes).Put(index, how); err != nil {
 		return fmt.Errorf("write map %s: %w", mapRoutes, err)
 	}
 	return nil
@@ -282,13 +273,7 @@ func (s *Links) forgetRoutes(links []nl.Link) error {
 	if err := s.forgetPorts(there); err != nil {
 		return err
 	}
-	for _, index := range gone {
-		if err := s.table.Map(mapRoutes).Delete(index); err != nil &&
-			!errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("delete from map %s: %w", mapRoutes, err)
-		}
-	}
-	return nil
+	return bpfmaps.Delete(s.table, mapRoutes, gone)
 }
 
 // Left returns how often a pod lost the fast path: because its link got a limit or a program of

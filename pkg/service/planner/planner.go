@@ -119,6 +119,15 @@ func (p *Planner) touch(e *entry) {
 	p.touchSlices(e)
 }
 
+// touchIf touches the entries that match.
+func (p *Planner) touchIf(match func(*entry) bool) {
+	for _, e := range p.entries {
+		if match(e) {
+			p.touch(e)
+		}
+	}
+}
+
 // touchSlices notes that e must be decided again.
 func (p *Planner) touchSlices(e *entry) {
 	e.ready = nil
@@ -178,6 +187,9 @@ func (p *Planner) SetAPIServer(a service.APIServer) {
 // SetTunnels reserves the UDP endpoints of the nodes' tunnels: a datagram that veil-wg sends
 // there is never translated.
 func (p *Planner) SetTunnels(endpoints []netip.AddrPort) {
+	if slices.Equal(p.tunnels, endpoints) {
+		return
+	}
 	p.tunnels = slices.Clone(endpoints)
 	p.reserve()
 }
@@ -208,11 +220,7 @@ func (p *Planner) reserve() {
 		return
 	}
 	p.here.reserved = reserved
-	for _, e := range p.entries {
-		if e.service != nil && e.service.External() {
-			p.touch(e)
-		}
-	}
+	p.touchIf(func(e *entry) bool { return e.service != nil && e.service.External() })
 }
 
 // SetNodeAddrs sets the addresses of this node that serve NodePorts. Services without a NodePort
@@ -222,11 +230,7 @@ func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 		return
 	}
 	p.here.addrs = slices.Clone(addrs)
-	for _, e := range p.entries {
-		if e.service != nil && e.service.HasNodePort() {
-			p.touch(e)
-		}
-	}
+	p.touchIf(func(e *entry) bool { return e.service != nil && e.service.HasNodePort() })
 }
 
 // SetZone sets the zone of this node; "" means that it has none. Only services with hints for zones
@@ -236,11 +240,7 @@ func (p *Planner) SetZone(zone string) {
 		return
 	}
 	p.here.zone = zone
-	for _, e := range p.entries {
-		if e.hasZones() {
-			p.touch(e)
-		}
-	}
+	p.touchIf((*entry).hasZones)
 }
 
 // SetOwnAddrs sets all addresses of this node, sorted. The DNS port of a ClusterIP that is one of
@@ -251,12 +251,10 @@ func (p *Planner) SetOwnAddrs(addrs []netip.Addr) {
 		return
 	}
 	p.here.own = slices.Clone(addrs)
-	for _, e := range p.entries {
-		if e.service != nil && slices.ContainsFunc(e.service.Ports,
-			func(p service.Port) bool { return p.Port == dnsPort }) {
-			p.touch(e)
-		}
-	}
+	p.touchIf(func(e *entry) bool {
+		return e.service != nil && slices.ContainsFunc(e.service.Ports,
+			func(p service.Port) bool { return p.Port == dnsPort })
+	})
 }
 
 // hasZones reports whether an endpoint of e has hints for zones.
