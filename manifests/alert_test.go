@@ -3,7 +3,6 @@ package manifests_test
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -296,35 +295,10 @@ func TestAlertsFireAtTheirCase(t *testing.T) {
 	write("dashboard.yaml", object{"groups": []object{{"name": "dashboard", "rules": panels}}})
 	file := write("tests.yaml", object{"rule_files": []string{"rules.yaml", "dashboard.yaml"},
 		"evaluation_interval": "1m", "tests": tests})
-	out, err := exec.CommandContext(t.Context(), promtool(t), "test", "rules",
-		file).CombinedOutput()
+	promtool := nettest.BuildTool(t, "..", "promtool",
+		"github.com/prometheus/prometheus/cmd/promtool", "-tags=remove_all_sd") // finds no targets
+	out, err := exec.CommandContext(t.Context(), promtool, "test", "rules", file).CombinedOutput()
 	if err != nil {
 		t.Errorf("promtool: %v\n%s", err, out)
 	}
-}
-
-// promtool builds promtool of hack/tools/promtool, without what finds targets. It keeps the program,
-// so that the next process links it only after a change.
-func promtool(t *testing.T) string {
-	t.Helper()
-	goTool := nettest.NeedProgram(t, "go")
-	const pkg = "github.com/prometheus/prometheus/cmd/promtool"
-	run := func(verb string, args ...string) ([]byte, error) {
-		c := exec.CommandContext(t.Context(), goTool, append([]string{verb,
-			"-tags=remove_all_sd"}, args...)...)
-		c.Dir = "../hack/tools/promtool"
-		c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-		return c.CombinedOutput()
-	}
-
-	// What lists the packages also fetches their modules, and compiles nothing.
-	if out, err := run("list", "-deps", pkg); err != nil {
-		nettest.Skip(t, nettest.NoModule, fmt.Sprintf("go list: %v: %s", err, out))
-	}
-	path, err := filepath.Abs("../out/tools/promtool")
-	errtest.Must(t, err, os.MkdirAll(filepath.Dir(path), 0o755))
-	if out, err := run("build", "-buildvcs=false", "-o", path, pkg); err != nil {
-		t.Fatalf("build hack/tools/promtool: %v\n%s", err, out)
-	}
-	return path
 }

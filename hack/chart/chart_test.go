@@ -61,7 +61,8 @@ func newBench(t *testing.T) bench {
 		t.Setenv("HELM_"+name+"_HOME", filepath.Join(dir, name))
 	}
 	b := bench{Kustomize{tree, dir, []string{kubectl, "kustomize"}},
-		filepath.Join(tree, "out/tools/helm"), filepath.Join(dir, "chart.tgz")}
+		nettest.BuildTool(t, tree, "helm", "helm.sh/helm/v4/cmd/helm"),
+		filepath.Join(dir, "chart.tgz")}
 
 	files, err := Files(t.Context(), ofRelease, b.kustomize)
 	errtest.Must(t, err, Write(b.chart, Name, files))
@@ -71,28 +72,7 @@ func newBench(t *testing.T) bench {
 		t.Errorf("two charts differ:\n%s", diff)
 	}
 
-	buildHelm(t, b.helm)
 	return b
-}
-
-// buildHelm builds Helm of hack/tools/helm at path. It keeps the program, so that the next process
-// links it only after a change.
-func buildHelm(t *testing.T, path string) {
-	t.Helper()
-	goTool := nettest.NeedProgram(t, "go")
-	run := func(args ...string) ([]byte, error) {
-		c := exec.CommandContext(t.Context(), goTool, append(args, "helm.sh/helm/v4/cmd/helm")...)
-		c.Dir, c.Env = "../tools/helm", append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-		return c.CombinedOutput()
-	}
-	errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	// What lists the packages also fetches their modules, and compiles nothing.
-	if out, err := run("list", "-deps"); err != nil {
-		nettest.Skip(t, nettest.NoModule, fmt.Sprintf("go list: %v: %s", err, out))
-	}
-	if out, err := run("build", "-trimpath", "-buildvcs=false", "-o", path); err != nil {
-		t.Fatalf("build hack/tools/helm: %v\n%s", err, out)
-	}
 }
 
 // template returns what helm template renders with values, or its complaint.

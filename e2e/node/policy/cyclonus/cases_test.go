@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -49,35 +47,10 @@ var families = []struct {
 	flags []string
 }{{"IPv4", nil}, {"IPv6", []string{"-6"}}}
 
-// built reports whether the program was built by this process.
-var built bool
-
-// program builds hack/tools/cyclonus, and returns its path. It keeps the program, so that the next
-// process links it only after a change.
+// program builds hack/tools/cyclonus, and returns its path.
 func program(t *testing.T) string {
 	t.Helper()
-	path, err := filepath.Abs("../../../../out/cyclonus/cyclonus")
-	errtest.Must(t, err, os.MkdirAll(filepath.Dir(path), 0o755))
-	if built {
-		return path
-	}
-	goTool := nettest.NeedProgram(t, "go")
-	run := func(args ...string) ([]byte, error) {
-		c := exec.CommandContext(t.Context(), goTool, args...)
-		c.Dir = "../../../../hack/tools/cyclonus"
-		return c.CombinedOutput()
-	}
-
-	// go list fetches the modules of the packages and compiles nothing.
-	if out, err := run("list", "-deps", "."); err != nil {
-		nettest.Skip(t, nettest.NoModule, fmt.Sprintf("go list: %v: %s", err, out))
-	}
-	if out, err := run("build", "-buildvcs=false", "-ldflags=-s -w", "-o", path,
-		"."); err != nil {
-		t.Fatalf("build hack/tools/cyclonus: %v\n%s", err, out)
-	}
-	built = true
-	return path
+	return nettest.BuildTool(t, "../../../..", "cyclonus", ".")
 }
 
 // cases returns all cases of cyclonus.
