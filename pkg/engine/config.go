@@ -27,20 +27,25 @@ func (d *Device) IpcGetOperation(w io.Writer) error {
 	}
 	state := uapi.DeviceState{PrivateKey: *d.mu.id.Private(), ListenPort: d.mu.port, Mark: d.mu.mark}
 	for _, p := range d.mu.order {
-		s := uapi.PeerState{Public: p.public, Preshared: p.secrets.Preshared,
-			LastHandshake: p.lastHandshake, Keepalive: p.keepalive,
-			Sent: p.sentBytes.Load(), Received: p.rxBytes.Load()}
-		if ep := p.endpoint.Load(); ep != nil {
-			s.Endpoint = uapi.Endpoint{Addr: ep.Addr, Scope: ep.Scope}
-		}
-		s.Allowed = slices.SortedFunc(maps.Keys(p.allowed), comparePrefix)
-		state.Peers = append(state.Peers, s)
+		state.Peers = append(state.Peers, p.state())
 	}
 	d.mu.Unlock()
 	err := state.Write(w)
 	clear(state.PrivateKey[:])
 	clear(state.Peers)
 	return err
+}
+
+// state returns the configuration and the counters of a peer. The caller holds mu.
+func (p *peer) state() uapi.PeerState {
+	s := uapi.PeerState{Public: p.public, Preshared: p.secrets.Preshared,
+		LastHandshake: p.lastHandshake, Keepalive: p.keepalive,
+		Sent: p.sentBytes.Load(), Received: p.rxBytes.Load(),
+		Allowed: slices.SortedFunc(maps.Keys(p.allowed), comparePrefix)}
+	if ep := p.endpoint.Load(); ep != nil {
+		s.Endpoint = uapi.Endpoint{Addr: ep.Addr, Scope: ep.Scope}
+	}
+	return s
 }
 
 func comparePrefix(a, b netip.Prefix) int {
@@ -231,7 +236,7 @@ func (d *Device) applyPeer(c change) {
 	}
 
 	if s.Keepalive != nil {
-		p.keepalive = *s.Keepalive
+		p.keepalive, p.restsUntil = *s.Keepalive, 0
 	}
 
 	for _, a := range s.Allowed {
@@ -314,7 +319,7 @@ func (d *Device) greetAll(now time.Duration) {
 func (d *Device) greet(p *peer, ep *sock.Endpoint, now time.Duration) {
 	p.greetedAt = ep.Addr
 	p.timers.greetings = 0
-	p.timers.greet = now
+	p.timers.greet, p.restsUntil = now, 0
 	d.mu.nextWalk = now
 	d.wakeControl()
 }

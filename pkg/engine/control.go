@@ -52,6 +52,7 @@ func (d *Device) step(now time.Duration) time.Duration {
 		if p.removed {
 			continue
 		}
+		p.restsUntil = 0
 		if e&confirmed != 0 {
 			d.confirm(p, now)
 		}
@@ -90,8 +91,8 @@ func (d *Device) step(now time.Duration) time.Duration {
 	return d.mu.nextWalk - now
 }
 
-// walk performs the due actions of all peers. It begins at the first peer for which the last walk
-// had no budget, so that no peer starves.
+// walk performs the due actions of all peers, and leaves out those that rest. It begins at the first
+// peer for which the last walk had no budget, so that no peer starves.
 func (d *Device) walk(now time.Duration) {
 	d.mu.refused, d.mu.judgements = false, 0
 	d.noteChanges()
@@ -100,8 +101,8 @@ func (d *Device) walk(now time.Duration) {
 	start := d.mu.turn
 	for i := range n {
 		p := d.mu.order[(start+i)%n]
-		if p.hasAged(now) {
-			d.changeSessions(p, aged, nil, now)
+		if now < p.restsUntil && !p.unjudged.Load() {
+			continue
 		}
 		d.judge(p, now)
 		d.retrySegments(p, now)
@@ -109,11 +110,19 @@ func (d *Device) walk(now time.Duration) {
 		if a != 0 || p.wanted {
 			d.act(p, a, now, (start+i)%n)
 		}
+		p.restsUntil = p.timers.rest(p.view(now))
+		if p.wanted {
+			p.restsUntil = 0
+		}
 	}
 }
 
 // act performs the due actions of p. place is the index of p in d.mu.order.
 func (d *Device) act(p *peer, a action, now time.Duration, place int) {
+	if a&doAge != 0 {
+		d.changeSessions(p, aged, nil, now)
+	}
+
 	if a&doGiveUp != 0 {
 		d.dropStaged(p)
 		p.dead.Store(true)
@@ -132,7 +141,7 @@ func (d *Device) act(p *peer, a action, now time.Duration, place int) {
 	if a&doInitiate != 0 {
 		p.unanswered.Store(0)
 		p.forgetSource()
-		p.timers.attempts = 0
+		p.timers.again()
 		d.requestHandshake(p, now)
 	}
 
@@ -177,6 +186,7 @@ func (d *Device) requestHandshake(p *peer, now time.Duration) {
 	if !d.mu.up {
 		return
 	}
+	p.restsUntil = 0
 	if p.timers.retransmit != 0 {
 		return // The retransmission timer repeats the initiation.
 	}
@@ -188,7 +198,7 @@ func (d *Device) requestHandshake(p *peer, now time.Duration) {
 		p.wanted = true
 		return
 	}
-	p.timers.attempts = 0
+	p.timers.again()
 	if !d.mu.budget.take(!p.dead.Load(), now) {
 		p.wanted = true
 		return

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -52,6 +53,7 @@ type parts struct {
 	udpOffload bool
 	link       func() (sock.Link, error)
 	now        func() time.Duration
+	instance   uint64 // random
 	turns      *turns
 	paths      *sock.Paths // nil without netlink
 }
@@ -101,8 +103,9 @@ type settings struct {
 	mark    uint32
 	peers   map[noise.PublicKey]*peer
 	order   []*peer // all of peers, in the order of configuration
-	// configured counts the changes of the configuration; see Base.
-	configured uint64
+	// configured counts the changes of the configuration; see Base. looks counts the calls of
+	// Changed.
+	configured, looks uint64
 }
 
 // walk is the state of control's walks over the peers.
@@ -152,7 +155,8 @@ func New(o DeviceConfig) (*Device, error) {
 // build returns a device whose threads do not run yet.
 func build(o DeviceConfig) (*Device, error) {
 	d := &Device{parts: parts{log: o.Log, arena: new(secret.Arena), tier: o.Tier,
-		udpOffload: o.UDPOffload, link: o.Link, now: o.Clock, turns: newTurns()}}
+		udpOffload: o.UDPOffload, link: o.Link, now: o.Clock, instance: rand.Uint64(),
+		turns: newTurns()}}
 	d.state.sessions, d.mu.peers = map[uint32]*session{}, map[noise.PublicKey]*peer{}
 	d.gone = make(chan struct{})
 	if d.now == nil {

@@ -168,6 +168,9 @@ func TestTimers(t *testing.T) {
 			timers{retransmit: 101 * s}},
 		{"after 90 s of attempts", timers{retransmit: 99 * s, attempts: 19}, view{now: 100 * s},
 			doGiveUp, timers{attempts: 19, zero: 640 * s}},
+		{"after 90 s, most of them without budget",
+			timers{retransmit: 99 * s, attempts: 3, until: 100 * s}, view{now: 100 * s}, doGiveUp,
+			timers{attempts: 3, zero: 640 * s}},
 		{"data sent, nothing came for 15 s", timers{}, view{now: 100 * s, unanswered: 85 * s},
 			doInitiate, timers{}},
 		{"data sent, nothing came for 14 s", timers{}, view{now: 100 * s, unanswered: 86 * s}, 0,
@@ -195,6 +198,40 @@ func TestTimers(t *testing.T) {
 				t.Errorf("action %b, timers %+v, want %b, %+v", a, got, tc.want, tc.then)
 			}
 		})
+	}
+}
+
+func TestNothingIsDueWhileAPeerRests(t *testing.T) {
+	const now, span = time.Hour, 20 * time.Second
+	rng := rand.New(rand.NewPCG(1, 2))
+	never := func(at time.Duration) time.Duration { return at * time.Duration(rng.IntN(2)) }
+	within := func(d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d))) }
+	for range 20_000 {
+		tm := timers{retransmit: never(now + within(span)), zero: never(now + within(span)),
+			greet: never(now + within(span)), confirm: never(now + within(span))}
+		v := view{now: now, unanswered: never(now - within(span)), owed: never(now - within(span)),
+			traversal: now - within(span), keepalive: never(within(2 * span)),
+			jitter: within(maxJitter), aging: never(now + within(span))}
+		rest := tm.rest(v)
+
+		end, ended := tm, v
+		ended.now = max(rest, now)
+		if rest != now+keepaliveTimeout && end.due(ended) == 0 {
+			t.Fatalf("nothing is due at the end of a rest of %v: %+v, %+v", rest-now, tm, v)
+		}
+		if rest <= now {
+			continue
+		}
+		v.now += within(rest - now)
+		if v.unanswered == 0 {
+			v.unanswered = never(now + within(v.now-now+1))
+		}
+		if v.owed == 0 {
+			v.owed = never(now + within(v.now-now+1))
+		}
+		if a := tm.due(v); a != 0 {
+			t.Fatalf("action %b during a rest of %v: %+v, %+v", a, rest-now, tm, v)
+		}
 	}
 }
 

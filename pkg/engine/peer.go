@@ -38,7 +38,10 @@ type peer struct {
 	// unjudged reports whether judge must compare the source of endpoint with the route. refused is
 	// the last endpoint whose source judge rejected.
 	unjudged atomic.Bool
-	refused  atomic.Pointer[sock.Endpoint]
+	// Before restsUntil, walks leave the peer out unless it is unjudged. It is owned by control, and
+	// beside unjudged because a walk reads both. An event or a new timer sets it to 0.
+	restsUntil time.Duration
+	refused    atomic.Pointer[sock.Endpoint]
 
 	// Times since boot, in ns, written by the threads; 0 means never. See view.
 	unanswered, owed, lastSent, lastReceived atomic.Int64
@@ -67,6 +70,8 @@ type peer struct {
 	lastStamp      noise.Timestamp // of the last initiation to the peer
 	lastSeenStamp  noise.Timestamp // of the last initiation from the peer
 	greetedAt      netip.AddrPort  // the address of the last greeting
+	observed       observed        // by the last call of Changed
+	changed        uint64          // the number of the call that last found another observed
 }
 
 // sentAt records that a packet was sent; data reports whether it was not empty.
@@ -95,7 +100,7 @@ func (p *peer) view(now time.Duration) view {
 	return view{now: now, unanswered: time.Duration(p.unanswered.Load()),
 		owed:      time.Duration(p.owed.Load()),
 		traversal: time.Duration(max(p.lastSent.Load(), p.lastReceived.Load())),
-		keepalive: p.keepalive, jitter: p.jitter}
+		keepalive: p.keepalive, jitter: p.jitter, aging: p.sessions.aging()}
 }
 
 // move changes the endpoint to from, the source of an authentic packet that came at the time at.

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -220,10 +219,14 @@ func (s *sessions) all() (out [2 + maxFormer]**session) {
 	return out
 }
 
-// hasAged reports whether some of former have expired.
-func (s *sessions) hasAged(now time.Duration) bool {
-	return slices.ContainsFunc(s.former[:],
-		func(f *session) bool { return f != nil && f.expired(now) })
+// aging returns the time at which the first of former expires, or 0 if there are none.
+func (s *sessions) aging() (first time.Duration) {
+	for _, f := range s.former {
+		if f != nil && (first == 0 || f.born+rejectAfterTime < first) {
+			first = f.born + rejectAfterTime
+		}
+	}
+	return first
 }
 
 const (
@@ -260,6 +263,7 @@ func (d *Device) changeSessions(p *peer, e sessionEvent, fresh *session, now tim
 	if transitions[p.sessions.state()][e] == 0 {
 		return
 	}
+	p.restsUntil = 0
 	d.state.Lock()
 	m := d.changeSessionsLocked(p, e, fresh, now)
 	d.state.Unlock()

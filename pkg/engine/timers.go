@@ -14,7 +14,9 @@ const (
 	keepaliveTimeout = 10 * time.Second
 	maxAttempts      = 18 // 90 s of attempts
 	maxJitter        = 334 * time.Millisecond
-	zeroAfterTime    = 3 * rejectAfterTime
+	// attemptTime bounds the attempts of peers that wait for budget. Others end at maxAttempts.
+	attemptTime   = (maxAttempts + 1) * (rekeyTimeout + maxJitter)
+	zeroAfterTime = 3 * rejectAfterTime
 	// refreshOnReceive is the age of a session at which an initiator that only receives renews it.
 	refreshOnReceive = rejectAfterTime - keepaliveTimeout - rekeyTimeout
 	// floodInterval is the least time between two initiations of a peer.
@@ -38,6 +40,7 @@ const (
 type timers struct {
 	retransmit time.Duration // next retransmission of the initiation
 	attempts   int           // retransmissions so far
+	until      time.Duration // end of retransmissions, from the first initiation on
 	zero       time.Duration // zeroing of keys
 	greet      time.Duration // next greeting
 	greetings  int           // greetings so far
@@ -54,6 +57,8 @@ type view struct {
 	unanswered, owed, traversal time.Duration
 	keepalive                   time.Duration
 	jitter                      time.Duration
+	// aging is when the first former session expires.
+	aging time.Duration
 }
 
 // action is a set of bits: the actions that are due.
@@ -67,6 +72,7 @@ const (
 	doZero                         // end all sessions and zero their keys
 	doGreet                        // send a greeting
 	doConfirm                      // send an empty packet after a greeting's handshake
+	doAge                          // end expired sessions
 )
 
 // due returns the due actions and advances the timers, except retransmit and greet, which began and
@@ -75,9 +81,9 @@ func (t *timers) due(v view) action {
 	var a action
 	past := func(at time.Duration) bool { return at != 0 && v.now >= at }
 	if past(t.retransmit) {
-		if t.attempts > maxAttempts {
+		if t.attempts > maxAttempts || past(t.until) {
 			a |= doGiveUp
-			t.retransmit = 0
+			t.retransmit, t.until = 0, 0
 			if t.zero == 0 {
 				t.zero = v.now + zeroAfterTime
 			}
@@ -105,6 +111,10 @@ func (t *timers) due(v view) action {
 		a |= doGreet
 	}
 
+	if past(v.aging) {
+		a |= doAge
+	}
+
 	if past(t.confirm) {
 		a |= doConfirm
 		t.confirms++
@@ -117,8 +127,36 @@ func (t *timers) due(v view) action {
 	return a
 }
 
+// rest returns a time before which due returns no action, also if data is sent or received from now
+// on: that makes an action due keepaliveTimeout later at the earliest. A change of the timers, the
+// sessions or the keepalive ends the rest.
+func (t *timers) rest(v view) time.Duration {
+	next := v.now + keepaliveTimeout
+	for _, at := range []struct{ since, after time.Duration }{
+		{t.retransmit, 0}, {t.zero, 0}, {t.greet, 0}, {t.confirm, 0}, {v.aging, 0},
+		{v.owed, keepaliveTimeout},
+		{v.unanswered, keepaliveTimeout + rekeyTimeout + v.jitter},
+	} {
+		if at.since != 0 {
+			next = min(next, at.since+at.after)
+		}
+	}
+	if v.keepalive != 0 {
+		next = min(next, v.traversal+v.keepalive)
+	}
+	return next
+}
+
 // began records that an initiation was sent.
-func (t *timers) began(now, jitter time.Duration) { t.retransmit = now + rekeyTimeout + jitter }
+func (t *timers) began(now, jitter time.Duration) {
+	t.retransmit = now + rekeyTimeout + jitter
+	if t.until == 0 {
+		t.until = now + attemptTime
+	}
+}
+
+// again makes the next initiation the first of a handshake.
+func (t *timers) again() { t.attempts, t.until = 0, 0 }
 
 // greeted records that an initiation was sent as a greeting; jitter is between 0 and 1.
 func (t *timers) greeted(now time.Duration, jitter float64) {
@@ -135,7 +173,8 @@ func (t *timers) derived(now time.Duration) { t.zero = now + zeroAfterTime }
 
 // completed records that a handshake is complete: the peer has the keys of the session.
 func (t *timers) completed(now time.Duration, initiator bool) {
-	t.retransmit, t.attempts = 0, 0
+	t.retransmit = 0
+	t.again()
 	if initiator && t.greetings > 0 {
 		t.confirms, t.confirm = 0, now+greetPause
 	}

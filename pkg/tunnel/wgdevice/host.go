@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,6 +59,10 @@ type HostConfig struct {
 // Host is the tunnel.System of this node. It works in the network namespace of the calling thread.
 type Host struct {
 	o HostConfig
+
+	mu sync.Mutex
+	// followed holds the last readings of devices of veil-wg, by name.
+	followed map[string]*followed
 }
 
 // NewHost returns a Host. It returns an error if Mode is unknown.
@@ -70,7 +75,7 @@ func NewHost(o HostConfig) (*Host, error) {
 	}
 	o.WorkerDir = cmp.Or(o.WorkerDir, abi.WorkerDir)
 	o.WorkerWait = cmp.Or(o.WorkerWait, 5*time.Second)
-	return &Host{o}, nil
+	return &Host{o: o, followed: map[string]*followed{}}, nil
 }
 
 func (h *Host) requestFile(name string) string { return filepath.Join(h.o.WorkerDir, name+".json") }
@@ -108,28 +113,59 @@ func (h *Host) readDevice(l nl.Link) (tunnel.DeviceState, error) {
 		Name: a.Name, Kind: kindOf(l), MTU: a.MTU,
 		Ours: a.Group == abi.TunnelGroup, Up: a.RawFlags&unix.IFF_UP != 0,
 	}
-	if st.Kind == tunnel.Foreign {
+	switch st.Kind {
+	case tunnel.Foreign:
+		return st, nil
+	case tunnel.Kernel:
+		err := readWhole(&st)
+		return st, err
+	}
+	// Without its request, veil-wg would remove the device at its next start.
+	if _, err := os.Stat(h.requestFile(a.Name)); err != nil {
 		return st, nil
 	}
+	return h.readUserspace(st)
+}
 
-	if st.Kind == tunnel.Userspace {
-		// Without its request, veil-wg would remove the device at its next start.
-		if _, err := os.Stat(h.requestFile(a.Name)); err != nil {
-			return st, nil
+// readUserspace adds to st what veil-wg reports about the device.
+func (h *Host) readUserspace(st tunnel.DeviceState) (tunnel.DeviceState, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f, socket := h.followed[st.Name], socketOf(st.Name)
+	if f == nil {
+		f = &followed{}
+		h.followed[st.Name] = f
+	}
+	if !f.update(socket, &st) {
+		revision := f.begin(socket)
+		if err := readWhole(&st); err != nil || !st.Served {
+			return st, err
 		}
+		f.keep(st, revision)
 	}
 
+	st.Drops = readDrops(socket)
+	var singly map[wgkey.Public]bool
+	st.Offloads, singly = readOffloads(socket)
+	for i := range st.Peers {
+		st.Peers[i].Singly = singly[st.Peers[i].PublicKey]
+	}
+	return st, nil
+}
+
+// readWhole adds to st what the device has. Served stays false if nothing serves the device.
+func readWhole(st *tunnel.DeviceState) error {
 	c, err := wgctrl.New()
 	if err != nil {
-		return st, fmt.Errorf("open wireguard control: %w", err)
+		return fmt.Errorf("open wireguard control: %w", err)
 	}
 	defer c.Close()
-	d, err := c.Device(a.Name)
+	d, err := c.Device(st.Name)
 	if errors.Is(err, fs.ErrNotExist) || unserved(err) {
-		return st, nil
+		return nil
 	}
 	if err != nil {
-		return st, fmt.Errorf("read device %s: %w", a.Name, err)
+		return fmt.Errorf("read device %s: %w", st.Name, err)
 	}
 
 	st.Served = true
@@ -141,16 +177,7 @@ func (h *Host) readDevice(l nl.Link) (tunnel.DeviceState, error) {
 	for _, p := range d.Peers {
 		st.Peers = append(st.Peers, peerState(p))
 	}
-	if st.Kind == tunnel.Userspace {
-		socket := socketOf(a.Name)
-		st.Drops = readDrops(socket)
-		var singly map[wgkey.Public]bool
-		st.Offloads, singly = readOffloads(socket)
-		for i := range st.Peers {
-			st.Peers[i].Singly = singly[st.Peers[i].PublicKey]
-		}
-	}
-	return st, nil
+	return nil
 }
 
 // publicKey returns the public key of a device, or zero if the device has no private key. For such

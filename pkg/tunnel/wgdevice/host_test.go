@@ -341,3 +341,13 @@ func (n *testNode) links() string {
 func dialSocket() (net.Conn, error) {
 	return net.Dial("unix", filepath.Join(abi.WireGuardSocketDir, device+".sock"))
 }
+
+// read returns the present state of the devices as a host reads them.
+func (n *testNode) read(host *wgdevice.Host) (st tunnel.LiveState) {
+	n.t.Helper()
+	n.Run(n.t, func() (err error) {
+		st, err = host.Read(n.t.Context())
+		return err
+	})
+	return st
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/tunnel/wgdevice"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -98,6 +100,48 @@ func TestThousandPeers(t *testing.T) {
 	})
 
 	t.Logf("1000 peers back after %s", time.Since(began).Round(time.Millisecond))
+}
+
+// A host that reads only what changed has the state that a first reading has: after traffic, changes
+// by another program, and with another process of the device.
+func TestReadingOfChangesIsLikeAWholeReading(t *testing.T) {
+	wg := nettest.NeedProgram(t, "wg")
+	a, b := pair(t, ipv4)
+	port := 4000
+	traffic := func() {
+		port++
+		arrivals, stop := stream(t, a, b, port)
+		flows(t, "traffic", arrivals, time.Time{})
+		stop()
+	}
+	for _, step := range []struct {
+		name string
+		do   func()
+	}{
+		{"traffic", traffic},
+		{"another program", func() {
+			a.Exec(t, wg, "set", device, "peer", b.key.Public().String(), "persistent-keepalive", "7")
+		}},
+		{"another process", func() {
+			pid := a.child()
+			a.killChild(syscall.SIGKILL)
+			nettest.Until(t, recovery, "a new process", func() bool {
+				p := a.child()
+				return p != 0 && p != pid
+			})
+			traffic()
+		}},
+		{"a peer removed", func() { a.mustSync(a.spec()) }},
+	} {
+		step.do()
+		var got, want tunnel.LiveState
+		nettest.Until(t, 20*time.Second, "equal readings after "+step.name, func() bool {
+			fresh, err := wgdevice.NewHost(wgdevice.HostConfig{Mode: wgdevice.ModeUserspace})
+			errtest.Must(t, err)
+			got, want = a.read(a.host), a.read(fresh)
+			return reflect.DeepEqual(got, want)
+		})
+	}
 }
 
 func TestDeviceRemovedByHandComesBack(t *testing.T) {

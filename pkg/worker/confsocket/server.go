@@ -40,6 +40,11 @@ type offloader interface {
 	SendSingly(peer noise.PublicKey) error
 }
 
+// follower is a Device that reports what changed, see engine.Device.
+type follower interface {
+	Changed(since string, w io.Writer) error
+}
+
 // Server answers clients in the cross-platform configuration protocol
 // (https://www.wireguard.com/xplatform/) and keeps the configuration in a file. Besides "get" and
 // "set" it supports
@@ -48,6 +53,9 @@ type offloader interface {
 //	offloads=1     returns a line NAME=1 or NAME=0 for each offload, and singly=KEY for each peer
 //	               to which datagrams are sent one by one
 //	singly=KEY     send datagrams to this peer one by one
+//	changed=SINCE  returns a line revision=REVISION and the peers whose counters, endpoint or
+//	               handshake changed after the revision SINCE; no peers without SINCE, and the error
+//	               ESTALE if the client must get everything again
 //
 // where KEY is a public key in hexadecimal digits.
 type Server struct {
@@ -98,12 +106,16 @@ func (s *Server) answer(op string, body []byte) []byte {
 	case "offloads=1\n":
 		err = s.offloads(&answer)
 	default:
-		key, ok := strings.CutPrefix(op, "singly=")
-		if !ok {
+		name, value, _ := strings.Cut(strings.TrimSuffix(op, "\n"), "=")
+		switch name {
+		case "singly":
+			err = s.singly(value)
+		case "changed":
+			err = s.changed(value, &answer)
+		default:
 			s.refuse()
 			return nil
 		}
-		err = s.singly(strings.TrimSuffix(key, "\n"))
 	}
 	fmt.Fprintf(&answer, "errno=%d\n\n", errno(err))
 	return answer.Bytes()
@@ -150,6 +162,15 @@ func (s *Server) offloads(w io.Writer) error {
 		fmt.Fprintf(w, "singly=%x\n", key[:])
 	}
 	return nil
+}
+
+// changed writes the peers that changed after a revision.
+func (s *Server) changed(since string, w io.Writer) error {
+	d, ok := s.Device.(follower)
+	if !ok {
+		return unix.EOPNOTSUPP
+	}
+	return d.Changed(since, w)
 }
 
 // singly makes the device send datagrams one by one to the peer with the key text.
