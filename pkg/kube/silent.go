@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"maps"
-	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -43,7 +42,6 @@ type ask struct {
 // next returns the peer whose request has been due for the longest time. ok is false if none is
 // due.
 func (s *silence) next(now time.Time, silent []string) (peer string, ok bool) {
-	maps.DeleteFunc(s.asks, func(name string, _ ask) bool { return !slices.Contains(silent, name) })
 	for _, name := range silent {
 		a, known := s.asks[name]
 		if !known {
@@ -53,6 +51,13 @@ func (s *silence) next(now time.Time, silent []string) (peer string, ok bool) {
 		if !a.due.After(now) && (!ok || a.due.Before(s.asks[peer].due)) {
 			peer, ok = name, true
 		}
+	}
+	if len(s.asks) > len(silent) {
+		is := map[string]bool{}
+		for _, name := range silent {
+			is[name] = true
+		}
+		maps.DeleteFunc(s.asks, func(name string, _ ask) bool { return !is[name] })
 	}
 	if ok {
 		a := s.asks[peer]

@@ -110,3 +110,17 @@ func TestSilentPeersTakeTurns(t *testing.T) {
 		t.Errorf("%d peers are remembered, one is silent", len(s.asks))
 	}
 }
+
+// A peer that answers is forgotten: when it is silent again, it is asked for as if for the first
+// time.
+func TestPeersThatAnswerAreForgotten(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := silence{self: "node-1", asks: map[string]ask{}}
+	if peer, ok := s.next(now, []string{"a", "b"}); !ok || peer != "a" {
+		t.Fatalf("first peer %q, %t", peer, ok)
+	}
+	s.next(now, []string{"b", "c"})
+	if _, has := s.asks["a"]; has || len(s.asks) != 2 {
+		t.Errorf("schedules %v, want b and c", s.asks)
+	}
+}

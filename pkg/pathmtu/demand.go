@@ -8,7 +8,7 @@ type Traffic struct {
 	Sent int64
 	At   time.Time
 	// Silent reports whether the peer does not answer. A silent peer is probed regardless of Sent,
-	// because there may be no other traffic to it.
+	// because there may be no other traffic to it. All silent peers share knockPause.
 	Silent bool
 	// Segments reports whether the device may send segmented datagrams to the peer.
 	Segments bool
@@ -38,9 +38,6 @@ func (d *demand) probed(now time.Time) { d.ended, d.pending = now, true }
 
 // due reports whether the peer is to be probed.
 func (d *demand) due(t Traffic) bool {
-	if t.Silent {
-		return true
-	}
 	if t.Sent < d.base {
 		d.base = 0 // the device was made again
 	}

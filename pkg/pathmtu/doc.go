@@ -20,7 +20,8 @@
 // probe after it is answered, Tries times in a row.
 //
 // Only peers with traffic are probed (demand.go), so that probes do not keep tunnels between idle
-// peers busy.
+// peers busy. Silent peers get one small probe each in turn, one peer every two seconds, so that
+// their return is noticed without traffic.
 //
 // The tunnel encrypts probes, but the peer reads them in clear. A probe is answered, and an answer
 // is accepted, only if it came through the tunnel device of the peer and from the peer's address.

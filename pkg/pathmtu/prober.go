@@ -65,6 +65,10 @@ type Prober struct {
 	byAddr  map[addrID]*target
 	sockets map[socketID]*socket
 	looked  time.Time // when the sockets were last compared with the devices
+	// silent is the silent peer that has waited longest for a search, in this turn. knock is when one
+	// may begin.
+	silent *target
+	knock  time.Time
 	// believed is the unused rest of ProberConfig.Believed.
 	believed map[string]int
 	changed  chan struct{}
@@ -160,6 +164,10 @@ const maxPause = 2 * time.Second
 // thousand peers that answer one by one.
 const minPause = 50 * time.Millisecond
 
+// knockPause is the least time between two searches of silent peers, over all of them. Each makes
+// WireGuard send 19 initiations in 90 s.
+const knockPause = maxPause
+
 // Run probes until ctx ends. It returns ctx's error.
 func (p *Prober) Run(ctx context.Context) error {
 	defer p.readers.Wait()
@@ -194,13 +202,7 @@ func (p *Prober) turn(now time.Time) time.Duration {
 		}
 
 		if t.nonce == 0 && p.wanted(t, now) {
-			if t.search.Idle() {
-				t.sent, t.timeout = t.sent[:0], max(t.timeout/2, p.o.Timeout)
-			}
-			if size, ok := t.search.Probe(now); ok {
-				t.probing = true
-				p.send(t, size, now)
-			}
+			p.probe(t, now)
 		}
 
 		p.tell(t)
@@ -213,12 +215,18 @@ func (p *Prober) turn(now time.Time) time.Duration {
 		}
 		pause = min(pause, due.Sub(now))
 	}
+	if t := p.silent; t != nil && !now.Before(p.knock) {
+		p.knock = now.Add(knockPause)
+		t.search.Doubt()
+		p.probe(t, now)
+	}
+	p.silent = nil
 	return max(pause, minPause)
 }
 
 // wanted reports whether to send a probe of a search. A search that is under way continues. An idle
-// search begins when it is due and the peer has traffic. When a search has ended, wanted begins the
-// burst.
+// search begins when it is due and the peer has traffic. If the peer is silent, turn may begin it.
+// When a search has ended, wanted begins the burst, if the peer answers.
 func (p *Prober) wanted(t *target, now time.Time) bool {
 	if !t.search.Idle() {
 		return true
@@ -226,7 +234,7 @@ func (p *Prober) wanted(t *target, now time.Time) bool {
 	if t.probing {
 		t.probing = false
 		t.demand.probed(now)
-		if t.segments && p.o.Broken != nil {
+		if t.segments && p.o.Broken != nil && t.search.Answers() {
 			t.burst.begin(now)
 		}
 	}
@@ -239,6 +247,12 @@ func (p *Prober) wanted(t *target, now time.Time) bool {
 	}
 	traffic, ok := p.o.Traffic(t.Peer)
 	t.segments = traffic.Segments
+	if ok && traffic.Silent {
+		if p.silent == nil || t.search.Next().Before(p.silent.search.Next()) {
+			p.silent = t
+		}
+		return false
+	}
 	// A peer without IPv6 may get too little traffic to make a probe due.
 	return ok && (t.demand.due(traffic) || t.search.MTU() < min(abi.MinPodMTU6, t.DeviceMTU))
 }

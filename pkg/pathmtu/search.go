@@ -80,6 +80,12 @@ func (s *Search) Next() time.Time { return s.next }
 // Idle reports whether the search pauses until Next: no probe is under way or to be sent at once.
 func (s *Search) Idle() bool { return s.phase == idle }
 
+// Answers reports whether the last search that ended had an answer. It is true before the first.
+func (s *Search) Answers() bool { return s.retry == 0 }
+
+// Doubt makes the next search begin with one small probe, because the peer may not answer.
+func (s *Search) Doubt() { s.retry = max(s.retry, s.timing.RetryMin) }
+
 // Probe returns the size of the probe to send now. ok is false if the search is idle. The size
 // stays the same until Answered or Lost is called.
 func (s *Search) Probe(now time.Time) (size int, ok bool) {

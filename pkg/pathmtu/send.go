@@ -13,6 +13,17 @@ import (
 // most, and an answer comes at most a few probes late.
 const maxSent = 16
 
+// probe sends the probe of a search that is due, or goes on.
+func (p *Prober) probe(t *target, now time.Time) {
+	if t.search.Idle() {
+		t.sent, t.timeout = t.sent[:0], max(t.timeout/2, p.o.Timeout)
+	}
+	if size, ok := t.search.Probe(now); ok {
+		t.probing = true
+		p.send(t, size, now)
+	}
+}
+
 // send sends a probe. A probe that cannot be sent counts as lost when its deadline passes.
 func (p *Prober) send(t *target, size int, now time.Time) {
 	t.nonce, t.deadline = newNonce(), now.Add(t.timeout)

@@ -1,6 +1,7 @@
 package pathmtu
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"testing"
@@ -29,6 +30,50 @@ func TestCheckOfOneProbeDoesNotCountAsTraffic(t *testing.T) {
 	}
 	if checks != 1 {
 		t.Errorf("%d checks of a peer that was sent nothing since the first", checks)
+	}
+}
+
+// Silent peers get one small probe each in turn, and no bursts. A search of another peer does not
+// wait for them.
+func TestSilentPeersShareProbes(t *testing.T) {
+	const silent, span = 500, 20 * time.Minute
+	began := time.Now()
+	now := began
+	p := New(ProberConfig{Log: slog.New(slog.DiscardHandler), Broken: func(Peer) {},
+		Traffic: func(peer Peer) (Traffic, bool) {
+			return Traffic{Sent: 5000, At: now, Silent: peer.Name != "b", Segments: true}, true
+		}})
+	peers := []Peer{{Name: "b", Device: "veil0", Addr: netip.MustParseAddr("198.18.7.2"),
+		DeviceMTU: 1440}}
+	for i := range silent {
+		peers = append(peers, Peer{Name: fmt.Sprint(i), Device: "veil0", DeviceMTU: 1440,
+			Addr: netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)})})
+	}
+	p.SetPeers(peers)
+
+	probes, probed := 0, map[*target]bool{}
+	nonces := map[*target]uint64{}
+	for end := now.Add(span); now.Before(end); now = now.Add(p.turn(now)) {
+		for _, target := range p.peers {
+			if target.nonce == 0 || target.nonce == nonces[target] {
+				continue
+			}
+			nonces[target], probed[target] = target.nonce, true
+			if target.Name == "b" {
+				continue
+			}
+			probes++
+			if target.search.size == target.DeviceMTU || target.burstNonce != 0 {
+				t.Fatalf("a silent peer gets a probe of %d bytes, burst %v", target.search.size,
+					target.burst)
+			}
+		}
+	}
+	if most := int(span/knockPause) + 2; probes > most || probes < most*9/10 {
+		t.Errorf("%d probes of silent peers in %v, want about %d", probes, span, most)
+	}
+	if len(probed) < len(peers) {
+		t.Errorf("%d of %d peers were probed", len(probed), len(peers))
 	}
 }
 
