@@ -189,11 +189,11 @@ func (f *Feature) keep(p nflog.Packet, drop telemetry.DroppedPacket) {
 	}
 
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	owner := f.nameLocked(p, &drop)
 	if drop.Time.Before(f.since) {
 		f.waited++
 	}
-	f.mu.Unlock()
 	f.ring.Add(owner, drop)
 }
 

@@ -38,19 +38,23 @@ func (f *Feature) page(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	packets, last := f.ring.After(q.after, PageSize, q.matches)
-	counts, err := f.counts()
-	if err != nil {
-		return nil, err
-	}
-	d := telemetry.Drops{DropSamples: f.samples(), Before: f.before(), Last: last,
-		More: len(packets) == PageSize, Packets: packets}
-	d.Skipped = f.tally.skipped(counts)
+	var d telemetry.Drops
 	if q.after == 0 && f.o.Tunnels != nil { // reading the devices costs more than the samples
 		if d.Tunnels, err = f.o.Tunnels(); err != nil {
 			return nil, err
 		}
 	}
+	counts, err := f.counts()
+	if err != nil {
+		return nil, err
+	}
+	d.DropSamples, d.Before = f.samples(), f.before()
+	d.Skipped = f.tally.skipped(counts)
+
+	// Samples come last. All other steps may wait for the kernel, and the answer must have what was
+	// sampled meanwhile.
+	d.Packets, d.Last = f.ring.After(q.after, PageSize, q.matches)
+	d.More = len(d.Packets) == PageSize
 	return d, nil
 }
 
