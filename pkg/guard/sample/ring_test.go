@@ -171,6 +171,37 @@ func TestDropIsSampledWithItsHeaders(t *testing.T) {
 	}
 }
 
+// A packet that is not dropped changes no share, no limit and no sample.
+func TestPassedPacketLeavesNoTrace(t *testing.T) {
+	for prog, specOf := range map[string]func() (*ebpf.CollectionSpec, error){
+		"guard_ingress": bpf.LoadGuardIngress, "guard_egress": bpf.LoadGuardEgress} {
+		g := load(t, specOf, 0)
+		trace := func() (changed int) {
+			var share struct{ Reason, Link uint32 }
+			var due uint64
+			for all := g.Maps[abi.PinShares].Iterate(); all.Next(&share, &due); {
+				changed++
+			}
+			var reason uint32
+			var limit [3]uint64
+			for all := g.ring.Limits.Iterate(); all.Next(&reason, &limit); {
+				if limit != [3]uint64{} {
+					changed++
+				}
+			}
+			return changed + len(g.read(t))
+		}
+		g.run(t, prog, frame("192.0.2.1", "192.0.2.2", 0), 9, 3)
+		if n := trace(); n != 0 {
+			t.Errorf("%s: packets that pass change %d entries", prog, n)
+		}
+		g.run(t, prog, frame("192.0.2.1", "198.18.1.5", 0), 9, 1)
+		if n := trace(); n != 3 {
+			t.Errorf("%s: a packet that is dropped changes %d entries, want 3", prog, n)
+		}
+	}
+}
+
 // An ARP message is sampled with its addresses. A packet without a readable header has none.
 func TestSampleOfWhatIsNotIP(t *testing.T) {
 	g := load(t, bpf.LoadGuardEgress, 0)
