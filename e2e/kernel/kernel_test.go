@@ -3,7 +3,9 @@ package kernel
 import (
 	"cmp"
 	"context"
+	"errors"
 	"os"
+	"os/exec"
 	"path"
 	"regexp"
 	"strconv"
@@ -46,11 +48,14 @@ var packages = []struct {
 	{path: "pkg/engine"},
 	{path: "e2e/node/network", lab: true,
 		only: "TestDroppedPacketsAreNamed|TestClassOfEachFlowIsTheClassOfItsFrames"},
+	{path: "e2e/node/policy", lab: true, only: "TestDeniedPacketIsNamed"},
 }
 
-// programs are the programs that nodes of a lab run.
-var programs = []string{"veild", "veil-wg", "veilctl", "veil-tools", "veil", "host-local",
-	"loopback", "portmap", "bandwidth"}
+// labFiles are the files and folders of the tree that a lab with an API server needs.
+var labFiles = []string{"out/bin/veild", "out/bin/veil-wg", "out/bin/veilctl", "out/bin/veil-tools",
+	"out/bin/veil", "out/bin/host-local", "out/bin/loopback", "out/bin/portmap", "out/bin/bandwidth",
+	"out/bin/kube-apiserver", "out/tools/etcd", "manifests/crd", "manifests/cni",
+	"manifests/components/policy"}
 
 // TestKernel runs the tests of packages on a machine without Kubernetes. A test may skip only if
 // the machine's kernel lacks what it needs. The output lists which tests of encapsulation ran.
@@ -78,7 +83,7 @@ func TestKernel(t *testing.T) {
 			errtest.Must(t, m.PutFile(ctx, "/root/tests", binary))
 			parallel, logs := "", ""
 			if pkg.lab {
-				putPrograms(ctx, t, m)
+				putLabFiles(ctx, t, m)
 				// An emulated machine is too slow for two labs at once.
 				parallel = "-test.parallel 1"
 				logs = "[ $s = 0 ] || tail -n 20 out/lab/*/*/log/* | cut -c -300"
@@ -98,15 +103,19 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// putPrograms makes /root look like the tree to a lab: it has programs in out/bin.
-func putPrograms(ctx context.Context, t *testing.T, m *vm.Machine) {
+// putLabFiles makes /root look like the tree to a lab, unless it does already.
+func putLabFiles(ctx context.Context, t *testing.T, m *vm.Machine) {
 	t.Helper()
-	if out, err := m.Exec(ctx, "mkdir -p /root/out/bin && touch /root/go.mod"); err != nil {
-		t.Fatalf("%s: %v", out, err)
+	const archive = "/root/tree.tar"
+	if _, err := m.Exec(ctx, "test -e "+archive); err == nil {
+		return
 	}
-	for _, name := range programs {
-		errtest.Must(t, m.PutFile(ctx, path.Join("/root/out/bin", name), "../../out/bin/"+name))
-	}
+	tar := exec.CommandContext(ctx, "tar", append([]string{"-C", "../..", "-chf", "-", "go.mod"},
+		labFiles...)...)
+	files, err := tar.StdoutPipe()
+	errtest.Must(t, errors.Join(err, tar.Start()))
+	errtest.Must(t, errors.Join(m.Put(ctx, archive, 0o600, files), tar.Wait()))
+	errtest.Must(t, errtest.Of(m.Exec(ctx, "tar -C /root -xf "+archive)))
 }
 
 // skipsOf returns the environment variables with which a skip fails, unless the machine's kernel

@@ -202,7 +202,7 @@ func (c *Control) dial(ctx context.Context, network, addr string) (net.Conn, err
 
 // WaitReady waits until the API server reports that it is ready.
 func (c *Control) WaitReady(ctx context.Context) error {
-	err := Until(ctx, 90*time.Second, func() error {
+	err := Until(ctx, 4*time.Minute, func() error {
 		if !c.APIServer.Running() {
 			return Stop(fmt.Errorf("it has ended: %s", c.APIServer.Tail()))
 		}
