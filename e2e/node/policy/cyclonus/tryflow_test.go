@@ -18,8 +18,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// answerLimit bounds the wait for one answer. A missing answer that is expected is asked for again.
-const answerLimit = 500 * time.Millisecond
+// answerLimit bounds the wait for one answer that is not expected, and expectedLimit of one
+// that is. A missing answer that is expected is asked for again.
+const answerLimit, expectedLimit = 500 * time.Millisecond, 10 * time.Second
 
 // flowKey names the flows from a pod to a port of another one.
 type flowKey struct {
@@ -32,6 +33,9 @@ type servedPod struct {
 	*lab.Pod
 	t      *testing.T
 	canary string
+
+	mu       sync.Mutex
+	accepted []net.Conn // and not yet closed by hangUp
 }
 
 // serve serves until the test ends.
@@ -43,7 +47,11 @@ func (p *servedPod) serve() {
 			if err != nil {
 				return err
 			}
-			p.t.Cleanup(serveTCP(l))
+			p.t.Cleanup(func() {
+				l.Close()
+				p.hangUp()
+			})
+			go p.serveTCP(l)
 			u, err := net.ListenPacket("udp", at)
 			if err != nil {
 				return err
@@ -55,33 +63,31 @@ func (p *servedPod) serve() {
 	}
 }
 
-// serveTCP accepts connections until stop is called, which ends them too.
-func serveTCP(l net.Listener) (stop func()) {
-	var mu sync.Mutex
-	var open []net.Conn
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			open = append(open, c)
-			mu.Unlock()
-			go func() {
-				defer c.Close()
-				_, _ = io.Copy(c, c)
-			}()
+// serveTCP accepts connections until l is closed.
+func (p *servedPod) serveTCP(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
 		}
-	}()
-	return func() {
-		l.Close()
-		mu.Lock()
-		defer mu.Unlock()
-		for _, c := range open {
-			c.Close()
-		}
+		p.mu.Lock()
+		p.accepted = append(p.accepted, c)
+		p.mu.Unlock()
+		go func() {
+			defer c.Close()
+			_, _ = io.Copy(c, c)
+		}()
 	}
+}
+
+// hangUp resets the connections that the pod has accepted.
+func (p *servedPod) hangUp() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.accepted {
+		reset(c)
+	}
+	p.accepted = nil
 }
 
 func serveUDP(c net.PacketConn) {
@@ -95,14 +101,15 @@ func serveUDP(c net.PacketConn) {
 	}
 }
 
-// dial opens a flow, and reports whether it is answered.
-func (p *servedPod) dial(proto string, to netip.AddrPort) (f *triedFlow, ok bool) {
+// dial opens a flow, and reports whether it is answered within a limit.
+func (p *servedPod) dial(proto string, to netip.AddrPort,
+	limit time.Duration) (f *triedFlow, ok bool) {
 	f = &triedFlow{canary: p.canary}
 	err := netns.Do(p.NetNS(), func() (err error) {
-		f.Conn, err = net.DialTimeout(proto, to.String(), answerLimit)
+		f.Conn, err = net.DialTimeout(proto, to.String(), limit)
 		return err
 	})
-	return f, err == nil && f.answered()
+	return f, err == nil && f.answered(limit)
 }
 
 // triedFlow is an open flow. It is for one goroutine at a time.
@@ -113,14 +120,14 @@ type triedFlow struct {
 	got    []byte
 }
 
-// answered sends a message, and reports whether the server sends it back.
-func (f *triedFlow) answered() bool {
+// answered sends a message, and reports whether the server sends it back within a limit.
+func (f *triedFlow) answered(limit time.Duration) bool {
 	f.number++
 	message := fmt.Appendf(nil, "%s %06d", f.canary, f.number)
 	if _, err := f.Write(message); err != nil {
 		return false
 	}
-	_ = f.SetReadDeadline(time.Now().Add(answerLimit))
+	_ = f.SetReadDeadline(time.Now().Add(limit))
 	b := make([]byte, 1<<10)
 	for f.got = nil; !bytes.Contains(f.got, message); {
 		n, err := f.Read(b)
@@ -154,7 +161,7 @@ func (w *triedLab) connect(ctx context.Context, t *testing.T, ports map[string]u
 	var errs []error
 	w.each(func(key flowKey, _ *triedFlow) {
 		err := lab.Until(ctx, 40*time.Second, func() error {
-			f, ok := w.dial(key)
+			f, ok := w.dial(key, answerLimit)
 			if !ok {
 				f.close()
 				return fmt.Errorf("%v is not answered without policies", key)
@@ -171,20 +178,25 @@ func (w *triedLab) connect(ctx context.Context, t *testing.T, ports map[string]u
 	errtest.Must(t, errs...)
 }
 
-func (w *triedLab) dial(key flowKey) (*triedFlow, bool) {
+func (w *triedLab) dial(key flowKey, limit time.Duration) (*triedFlow, bool) {
 	return w.pods[key.from].dial(key.proto,
-		netip.AddrPortFrom(w.pods[key.to].Addrs[0], key.port))
+		netip.AddrPortFrom(w.pods[key.to].Addrs[0], key.port), limit)
 }
 
-// close closes the flow. It resets a TCP connection, so that no end sends packets of it again, which
-// conntrack would take for a new connection, perhaps of the other direction.
+// close closes this end of the flow.
 func (f *triedFlow) close() {
-	if c, ok := f.Conn.(*net.TCPConn); ok {
+	if f.Conn != nil {
+		reset(f.Conn)
+	}
+}
+
+// reset closes a socket. It resets a TCP connection, so that this end does not send packets of it
+// again, which conntrack would take for a new connection, perhaps of the other direction.
+func reset(c net.Conn) {
+	if c, ok := c.(*net.TCPConn); ok {
 		_ = c.SetLinger(0)
 	}
-	if f.Conn != nil {
-		f.Conn.Close()
-	}
+	c.Close()
 }
 
 // each calls do for all flows concurrently.
@@ -200,8 +212,12 @@ func (w *triedLab) each(do func(key flowKey, f *triedFlow)) {
 	all.Wait()
 }
 
-// hangUp closes all flows.
+// hangUp closes both ends of all flows. The reset of one end alone may be lost: packets of a flow
+// that a policy ended are dropped for some time.
 func (w *triedLab) hangUp() {
+	for _, p := range w.pods {
+		p.hangUp()
+	}
 	for _, f := range w.flows {
 		if f != nil {
 			f.close()
@@ -216,8 +232,12 @@ func (w *triedLab) becomes(ctx context.Context, ended map[flowKey]bool) error {
 		var mu sync.Mutex
 		var wrong []string
 		w.each(func(key flowKey, f *triedFlow) {
-			goesOn := f.answered()
-			again, allowed := w.dial(key)
+			limit := expectedLimit
+			if ended[key] {
+				limit = answerLimit
+			}
+			goesOn := f.answered(limit)
+			again, allowed := w.dial(key, limit)
 			again.close()
 			if goesOn == ended[key] || allowed == ended[key] {
 				mu.Lock()
