@@ -43,12 +43,12 @@ func cases() []one {
 		{"disk", 3 * time.Minute, (*Session).disk},
 		{"install", 10 * time.Minute, (*Session).install},
 		{"file-system-ext4", 5 * time.Minute,
-			func(s *Session, ctx context.Context) error { return s.writeCanary(ctx, files) }},
+			func(s *Session, ctx context.Context) error { return s.WriteCanary(ctx, files) }},
 		{"file-system-xfs", 5 * time.Minute,
-			func(s *Session, ctx context.Context) error { return s.writeCanary(ctx, filesXFS) }},
+			func(s *Session, ctx context.Context) error { return s.WriteCanary(ctx, filesXFS) }},
 		{"raw-block", 5 * time.Minute, func(s *Session,
 			ctx context.Context) error {
-			return s.writeCanary(ctx, device)
+			return s.WriteCanary(ctx, device)
 		}},
 		{"unknown-parameter", 2 * time.Minute, (*Session).unknownParameter},
 		{"key-service-away", 5 * time.Minute, (*Session).keyServiceAway},
@@ -129,7 +129,7 @@ func (s *Session) killed(ctx context.Context) error {
 	if _, err := s.Node(ctx, "kill -9 $(pidof veil-csi)"); err != nil {
 		return err
 	}
-	if err := s.write(ctx, path+"/third", false); err != nil {
+	if err := s.Write(ctx, path+"/third", false); err != nil {
 		return fmt.Errorf("without the driver: %w", err)
 	}
 	if err := s.Stop(ctx, files.Name); err != nil {

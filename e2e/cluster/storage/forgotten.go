@@ -14,7 +14,7 @@ import (
 // open (kubernetes#121937). Deleting the claim must still delete the volume.
 func (s *Session) kubeletForgets(ctx context.Context) error {
 	c := claims.Claim{Name: "forgotten", Kind: claims.Ext4, MiB: 64}
-	if err := s.writeCanary(ctx, c); err != nil {
+	if err := s.WriteCanary(ctx, c); err != nil {
 		return err
 	}
 	volume, err := s.Volume(ctx, c)
@@ -79,7 +79,7 @@ rm -r --one-file-system $pod`
 // file must stay.
 func (s *Session) objectLost(ctx context.Context) error {
 	c := claims.Claim{Name: "lost-object", Kind: claims.Ext4, MiB: 64}
-	if err := s.writeCanary(ctx, c); err != nil {
+	if err := s.WriteCanary(ctx, c); err != nil {
 		return err
 	}
 	path, err := s.Path(ctx, c)
@@ -114,7 +114,7 @@ func (s *Session) objectLost(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.write(ctx, path+"/second", false); err != nil {
+	if err := s.Write(ctx, path+"/second", false); err != nil {
 		return fmt.Errorf("without the VeilVolume: %w", err)
 	}
 

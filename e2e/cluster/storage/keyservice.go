@@ -73,7 +73,7 @@ func (s *Session) keyServiceComes(ctx context.Context) error {
 	if _, err := s.Node(ctx, newKey+" && "+startPlugin); err != nil {
 		return err
 	}
-	return s.writeCanary(ctx, waits)
+	return s.WriteCanary(ctx, waits)
 }
 
 // rewrap adds a new key to the plugin and runs `veilctl volume rewrap` as in docs/storage.md, while
@@ -125,7 +125,7 @@ func (s *Session) keyServiceGoes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.write(ctx, path+"/second", false); err != nil {
+	if err := s.Write(ctx, path+"/second", false); err != nil {
 		return fmt.Errorf("without the key service: %w", err)
 	}
 	if err := s.Stop(ctx, waits.Name); err != nil {
@@ -141,7 +141,7 @@ func (s *Session) keyServiceGoes(ctx context.Context) error {
 	if _, err := s.Node(ctx, startPlugin); err != nil {
 		return err
 	}
-	if err := s.checkFile(ctx, waits, "second"); err != nil {
+	if err := s.CheckFile(ctx, waits, "second"); err != nil {
 		return err
 	}
 

@@ -42,7 +42,7 @@ func (s *Session) recover(ctx context.Context) error {
 		return err
 	}
 
-	script, err := recoverySteps([]byte(out), "grep -c "+s.canary+" /mnt/first")
+	script, err := recoverySteps([]byte(out), "grep -c "+s.Canary+" /mnt/first")
 	if err != nil {
 		return err
 	}

@@ -29,10 +29,9 @@ type Session struct {
 	Only *regexp.Regexp
 	// Out receives the progress, a line per case.
 	Out io.Writer
-	// canary is the text that is written to volumes. control is the text of files in clear on the
-	// disk with the ciphertext and on the root disk.
-	canary, control string
-	gates           []bench.Gate
+	// control is the text of files in clear on the disk with the ciphertext and on the root disk.
+	control string
+	gates   []bench.Gate
 }
 
 // one is a case. Its name consists of lower-case words joined by hyphens.
@@ -46,7 +45,7 @@ type one struct {
 // disks. A failed case does not end the run. Run returns only the error of ctx.
 func Run(ctx context.Context, s *Session, r *bench.Result) error {
 	mark := fmt.Sprintf("%08x", time.Now().UnixNano()&0xffffffff)
-	s.canary, s.control = "kubeveil-canary-"+mark, "kubeveil-control-"+mark
+	s.Canary, s.control = "kubeveil-canary-"+mark, "kubeveil-control-"+mark
 	t := &r.Tests
 
 	chosen := s.chosen()
@@ -127,7 +126,7 @@ func (s *Session) nothingInClear(ctx context.Context, when string, volumes int) 
 		name string
 		disk disk.Disk
 	}{{"raw disk of the volumes", s.Disk}, {"root disk of the node", root}} {
-		found, err := d.disk.Search(s.canary, s.control, controlLines*9/10, d.name+", "+when)
+		found, err := d.disk.Search(s.Canary, s.control, controlLines*9/10, d.name+", "+when)
 		s.gates = append(s.gates, found...)
 		errs = append(errs, err)
 	}

@@ -22,7 +22,7 @@ const document = "how-to/a-node-that-is-gone.md"
 // kubelet is back, that node must close the volume and must not destroy its file.
 func (s *Session) takeOver(ctx context.Context) error {
 	first := s.Cluster.Machines[0].Name
-	if err := s.writeCanary(ctx, data); err != nil {
+	if err := s.WriteCanary(ctx, data); err != nil {
 		return err
 	}
 	volume, err := s.Volume(ctx, data)
@@ -52,15 +52,15 @@ func (s *Session) takeTo(ctx context.Context, volume, first, second string) erro
 	}
 	err := s.taken(ctx, volume, first, second)
 	if err == nil {
-		err = s.stillOpen(ctx, first, file)
+		err = s.StillOpen(ctx, first, file)
 	}
 	if _, start := s.Node(ctx, "systemctl start kubelet"); err != nil || start != nil {
 		return errors.Join(err, start)
 	}
-	if err := s.letGo(ctx, first, file); err != nil {
+	if err := s.LetGo(ctx, first, file); err != nil {
 		return err
 	}
-	if err := s.checkFile(ctx, data, "second"); err != nil {
+	if err := s.CheckFile(ctx, data, "second"); err != nil {
 		return err
 	}
 	return s.deletedThere(ctx, volume, second, file)
@@ -102,7 +102,7 @@ func (s *Session) taken(ctx context.Context, volume, first, second string) error
 	if _, err := s.Shell(ctx, move); err != nil {
 		return err
 	}
-	if err := s.checkFile(ctx, data, "first"); err != nil {
+	if err := s.CheckFile(ctx, data, "first"); err != nil {
 		return err
 	}
 
@@ -117,7 +117,7 @@ func (s *Session) taken(ctx context.Context, volume, first, second string) error
 	if err != nil {
 		return err
 	}
-	if _, err := s.On(ctx, second, fmt.Sprintf("echo %s >%s/second && sync -f %[2]s", s.canary,
+	if _, err := s.On(ctx, second, fmt.Sprintf("echo %s >%s/second && sync -f %[2]s", s.Canary,
 		path)); err != nil {
 		return err
 	}
@@ -142,43 +142,6 @@ func takeOverSteps(text, volume, first, second string) (move, done string, err e
 		return regexp.MustCompile(`\bV\b`).ReplaceAllString(text, volume)
 	}
 	return names(move), names("# " + done), nil
-}
-
-// users returns the number of loop devices of the first node that have the file open. It compares
-// only the base name, because the kernel may return the path in the driver's container.
-func (s *Session) users(ctx context.Context, file string) (string, error) {
-	return s.Node(ctx, "losetup -nO BACK-FILE | grep -c /"+filepath.Base(file)+"; true")
-}
-
-// stillOpen returns an error unless the first node still has the volume's file open. Without its
-// kubelet the node cannot have closed it.
-func (s *Session) stillOpen(ctx context.Context, first, file string) error {
-	n, err := s.users(ctx, file)
-	if err == nil && n != "1" {
-		err = fmt.Errorf("without a kubelet, %s has %s open %s times, want once", first,
-			file, n)
-	}
-	return err
-}
-
-// letGo waits until the first node, whose kubelet is back, has closed the volume's file. The file
-// must still be there.
-func (s *Session) letGo(ctx context.Context, first, file string) error {
-	if err := s.DriverReady(ctx, first); err != nil {
-		return err
-	}
-	err := claims.Until(ctx, first+" closes the volume", func() error {
-		n, err := s.users(ctx, file)
-		if err == nil && n != "0" {
-			err = fmt.Errorf("%s is open %s times", file, n)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	_, err = s.Node(ctx, "test -f "+file)
-	return err
 }
 
 // deletedThere deletes the claim, and waits until the VeilVolume and its file on the second node

@@ -10,41 +10,6 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 )
 
-// writeCanary starts a claim's pod, and writes and reads canaries through its volume.
-func (s *Session) writeCanary(ctx context.Context, c claims.Claim) error {
-	if err := s.Start(ctx, c); err != nil {
-		return err
-	}
-	path, err := s.Path(ctx, c)
-	if err != nil {
-		return err
-	}
-	if !c.Block {
-		path += "/first"
-	}
-	return s.write(ctx, path, c.Block)
-}
-
-// write writes a MiB of canaries to path and reads them again. device means that path is a raw
-// device.
-func (s *Session) write(ctx context.Context, path string, device bool) error {
-	flags := ""
-	if device {
-		flags = " oflag=direct"
-	}
-	line := fmt.Sprintf("yes %s | dd of=%s bs=64k count=16 iflag=fullblock conv=notrunc,fsync%s "+
-		"2>/dev/null && dd if=%[2]s bs=64k count=16 2>/dev/null | grep -c %[1]s", s.canary, path,
-		flags)
-	out, err := s.Node(ctx, line)
-	if err != nil {
-		return err
-	}
-	if n, err := strconv.Atoi(out); err != nil || n < 1000 {
-		return fmt.Errorf("%s: read %q canaries, want at least 1000", path, out)
-	}
-	return nil
-}
-
 // unknownParameter checks that a claim whose class has an unknown parameter is refused, with an
 // event that names the parameter.
 func (s *Session) unknownParameter(ctx context.Context) error {
@@ -140,16 +105,13 @@ spec: {volumeSnapshotClassName: e2e, source: {persistentVolumeClaimName: files}}
 	if err != nil {
 		return err
 	}
-	return s.write(ctx, path+"/second", false)
+	return s.Write(ctx, path+"/second", false)
 }
 
 // copied starts the pod of a copy. It checks that the first file is equal to the source's, and that
 // the copy has the second file if and only if second is set.
 func (s *Session) copied(ctx context.Context, c claims.Claim, second bool) error {
-	if err := s.Start(ctx, c); err != nil {
-		return err
-	}
-	path, err := s.Path(ctx, c)
+	path, err := s.Started(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -168,28 +130,8 @@ func (s *Session) copied(ctx context.Context, c claims.Claim, second bool) error
 	return nil
 }
 
-// checkExpanded calls checkFile for the claim that was expanded.
+// checkExpanded calls CheckFile for the claim that was expanded.
 func (s *Session) checkExpanded(ctx context.Context, c claims.Claim, file string) error {
 	c.MiB = grown
-	return s.checkFile(ctx, c, file)
-}
-
-// checkFile starts the pod of an existing claim, and checks that the file has the canary.
-func (s *Session) checkFile(ctx context.Context, c claims.Claim, file string) error {
-	if err := s.Start(ctx, c); err != nil {
-		return err
-	}
-	path, err := s.Path(ctx, c)
-	if err != nil {
-		return err
-	}
-	node, err := s.Kubectl(ctx, "get", "pod", c.Name, "-o", "jsonpath={.spec.nodeName}")
-	if err != nil {
-		return err
-	}
-	out, err := s.On(ctx, node, fmt.Sprintf("grep -c %s %s/%s", s.canary, path, file))
-	if err == nil && out == "0" {
-		err = fmt.Errorf("%s has no canary", file)
-	}
-	return err
+	return s.CheckFile(ctx, c, file)
 }

@@ -19,6 +19,8 @@ import (
 type Client struct {
 	// Cluster is the cluster. Its first machine takes all pods.
 	Cluster *vm.Cluster
+	// Canary is the text that is written to volumes.
+	Canary string
 }
 
 // describePatience is the time limit of the queries after a failure.
@@ -146,4 +148,41 @@ func (s Client) Driver(ctx context.Context, node, path string) (string, error) {
 	return s.Kubectl(ctx, "-n", "kube-system", "get", "pods",
 		"--selector=app.kubernetes.io/component=veil-csi",
 		"--field-selector=spec.nodeName="+node, "-o", "jsonpath="+path)
+}
+
+// users returns the number of loop devices of the first node that have the file open. It compares
+// only the base name, because the kernel may return the path in the driver's container.
+func (s Client) users(ctx context.Context, file string) (string, error) {
+	return s.Node(ctx, "losetup -nO BACK-FILE | grep -c /"+filepath.Base(file)+"; true")
+}
+
+// StillOpen returns an error unless the first node still has the volume's file open. Without its
+// kubelet the node cannot have closed it.
+func (s Client) StillOpen(ctx context.Context, first, file string) error {
+	n, err := s.users(ctx, file)
+	if err == nil && n != "1" {
+		err = fmt.Errorf("without a kubelet, %s has %s open %s times, want once", first,
+			file, n)
+	}
+	return err
+}
+
+// LetGo waits until the first node, whose kubelet is back, has closed the volume's file. The file
+// must still be there.
+func (s Client) LetGo(ctx context.Context, first, file string) error {
+	if err := s.DriverReady(ctx, first); err != nil {
+		return err
+	}
+	err := Until(ctx, first+" closes the volume", func() error {
+		n, err := s.users(ctx, file)
+		if err == nil && n != "0" {
+			err = fmt.Errorf("%s is open %s times", file, n)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	_, err = s.Node(ctx, "test -f "+file)
+	return err
 }
