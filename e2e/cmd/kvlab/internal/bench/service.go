@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -9,6 +10,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/service"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
+	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
@@ -63,7 +66,8 @@ func serviceCommand() *cobra.Command {
 
 			if *machine {
 				return program.Within(o.Limit, func(ctx context.Context) error {
-					return onMachine(ctx, b.Out, o)
+					o.Progress("it takes about %v", o.Estimate().Round(time.Minute))
+					return onMachine(ctx, b.Out, elsewhere(o))
 				}), o.Check()
 			}
 			return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
@@ -72,4 +76,22 @@ func serviceCommand() *cobra.Command {
 				return service.Run(ctx, o)
 			}), o.Check()
 		})
+}
+
+// onMachineParts are the default parts on a machine: the parts that compare with IPVS.
+var onMachineParts = []string{"pod", "outside"}
+
+// elsewhere returns the run on a virtual machine. Its kernel has IPVS, which adds a side.
+func elsewhere(o service.RunConfig) machineRun {
+	return machineRun{verb: "service", choice: o.Choice, before: "modprobe -a ip_vs ip_vs_rr",
+		flags: []string{fmt.Sprintf("--turns=%d", o.Turns), fmt.Sprintf("--slower=%d", o.Slower),
+			fmt.Sprintf("--seconds=%.0f", o.Sample.Seconds()),
+			"--sizes=" + strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Sizes), " ", ","), "[]")},
+		equip: func(ctx context.Context, m *vm.Machine) error {
+			root, err := buildtree.Root()
+			if err != nil {
+				return err
+			}
+			return putPeers(ctx, m, program.HAProxy(root), program.KubeProxy(root))
+		}}
 }

@@ -14,10 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/service"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 const (
@@ -27,28 +26,33 @@ const (
 	saving = time.Minute
 )
 
-// onMachineParts are the default parts on a machine: the parts that compare with IPVS.
-var onMachineParts = []string{"pod", "outside"}
+// machineRun is a benchmark of this program on a virtual machine.
+type machineRun struct {
+	// verb is a verb of kvlab bench. flags are its flags without those that choice has.
+	verb  string
+	flags []string
+	// choice is what all benchmarks have.
+	choice suite.Choice
+	// before is a command of the shell that runs on the machine first.
+	before string
+	// equip copies what the run needs to the machine, without this program.
+	equip func(ctx context.Context, m *vm.Machine) error
+}
 
-// onMachine measures on a virtual machine that it creates and removes. The machine's kernel has
-// IPVS, which adds a side. The results are in the same folder, with the machine's logs beside them.
-func onMachine(ctx context.Context, out string, o service.RunConfig) (err error) {
-	root, err := buildtree.Root()
-	if err != nil {
-		return err
-	}
+// onMachine measures on a virtual machine that it creates and removes. The results are in the same
+// folder, with the machine's logs beside them.
+func onMachine(ctx context.Context, out string, r machineRun) (err error) {
 	folder, err := program.Folder(out)
 	if err != nil {
 		return err
 	}
-
-	log, closeLog, err := program.Log(folder, "bench-service.log")
+	log, closeLog, err := program.Log(folder, "bench-"+r.verb+".log")
 	if err != nil {
 		return err
 	}
 	defer closeLog()
-	o.Progress("results go to %s; the machine takes two minutes to begin with, then it is about %v",
-		folder, o.Estimate().Round(time.Minute))
+
+	r.choice.Progress("results go to %s; the machine takes two minutes to begin with", folder)
 	c, err := vm.New(ctx, vm.ClusterConfig{Nodes: 1, Bare: true, Dir: filepath.Join(folder, "machine"),
 		Log: log})
 	if err != nil {
@@ -60,12 +64,16 @@ func onMachine(ctx context.Context, out string, o service.RunConfig) (err error)
 	}()
 
 	m := c.Machines[0]
-	if err := equip(ctx, m, program.HAProxy(root), program.KubeProxy(root)); err != nil {
+	if err := putSelf(ctx, m); err != nil {
+		return err
+	}
+	if err := r.equip(ctx, m); err != nil {
 		return err
 	}
 
-	cmd := m.SSH(ctx, fmt.Sprintf("modprobe -a ip_vs ip_vs_rr && cd %[1]s && PATH=%[1]s/bin:$PATH "+
-		"exec ./kvlab bench service %[2]s", onMachineFolder, strings.Join(flagsOf(o), " ")))
+	cmd := m.SSH(ctx, fmt.Sprintf("%[1]s && cd %[2]s && PATH=%[2]s/bin:$PATH "+
+		"exec ./kvlab bench %[3]s %[4]s", r.before, onMachineFolder, r.verb,
+		strings.Join(r.commandLine(), " ")))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	later := context.WithoutCancel(ctx)
 	cmd.Cancel = func() error { return m.SSH(later, "pkill -INT -x -o kvlab").Run() }
@@ -78,38 +86,32 @@ func onMachine(ctx context.Context, out string, o service.RunConfig) (err error)
 	if errors.As(ended, &status) && context.Cause(ctx) == nil {
 		return program.ErrFailed
 	}
-
 	return ended
 }
 
-// flagsOf is the command line of a run on the machine.
-func flagsOf(o service.RunConfig) []string {
-	return []string{
-		"--out=" + onMachineResults, fmt.Sprintf("--rounds=%d", o.Rounds),
-		fmt.Sprintf("--turns=%d", o.Turns), fmt.Sprintf("--slower=%d", o.Slower),
-		fmt.Sprintf("--seconds=%.0f", o.Sample.Seconds()), fmt.Sprintf("--seed=%d", o.Seed),
-		"--parts=" + strings.Join(o.Parts, ","),
-		"--sizes=" + strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Sizes), " ", ","), "[]"),
-	}
+// commandLine returns the flags of the run on the machine.
+func (r machineRun) commandLine() []string {
+	return append([]string{"--out=" + onMachineResults, fmt.Sprintf("--rounds=%d", r.choice.Rounds),
+		fmt.Sprintf("--seed=%d", r.choice.Seed), fmt.Sprintf("--limit=%v", r.choice.Limit),
+		"--parts=" + strings.Join(r.choice.Parts, ",")}, r.flags...)
 }
 
-// equip copies this program to a machine, and the programs of this machine that it needs and the
-// image lacks, with their libraries: both have the same release.
-func equip(ctx context.Context, m *vm.Machine, haproxy, kubeProxy string) error {
+// putSelf copies this program to a machine, into a folder that looks like the root of a tree.
+func putSelf(ctx context.Context, m *vm.Machine) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-
-	// It looks for the root of a tree.
 	if err := m.Put(ctx, onMachineFolder+"/go.mod", 0o644,
 		strings.NewReader("module bench\n")); err != nil {
 		return err
 	}
-	if err := m.PutFile(ctx, onMachineFolder+"/kvlab", self); err != nil {
-		return err
-	}
+	return m.PutFile(ctx, onMachineFolder+"/kvlab", self)
+}
 
+// putPeers copies the programs of this machine that bench service needs and the image lacks, with
+// their libraries: both have the same release.
+func putPeers(ctx context.Context, m *vm.Machine, haproxy, kubeProxy string) error {
 	if err := m.PutFile(ctx, onMachineFolder+"/out/bin/kube-proxy", kubeProxy); err != nil {
 		return err
 	}

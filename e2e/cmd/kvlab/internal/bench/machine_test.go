@@ -74,12 +74,11 @@ func TestUnpack(t *testing.T) {
 
 func TestFlagsOfARunElsewhere(t *testing.T) {
 	o := service.RunConfig{
-		Choice: suite.Choice{Rounds: 3, Seed: 7, Parts: []string{"pod", "outside"}},
+		Choice: suite.Choice{Rounds: 3, Seed: 7, Limit: time.Hour, Parts: []string{"pod", "outside"}},
 		Turns:  2, Slower: 5, Sample: 4 * time.Second, Sizes: []int{10, 1000}}
-	const want = "--out=results --rounds=3 --turns=2 --slower=5 --seconds=4 --seed=7 " +
-		"--parts=pod,outside " +
-		"--sizes=10,1000"
-	if got := strings.Join(flagsOf(o), " "); got != want {
+	const want = "--out=results --rounds=3 --seed=7 --limit=1h0m0s --parts=pod,outside --turns=2 " +
+		"--slower=5 --seconds=4 --sizes=10,1000"
+	if got := strings.Join(elsewhere(o).commandLine(), " "); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
