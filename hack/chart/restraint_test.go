@@ -30,7 +30,7 @@ func (s *server) checkRestrained(t *testing.T, whole string, n int, all bool) {
 		ValidatingAdmissionPolicyBindings().List(t.Context(), metav1.ListOptions{})
 	errtest.Must(t, err)
 	for _, b := range bindings.Items {
-		bound[b.Spec.PolicyName] = true
+		bound[b.Spec.PolicyName] = slices.Contains(b.Spec.ValidationActions, admissionv1.Deny)
 	}
 	policies, err := s.admin.Kubernetes.AdmissionregistrationV1().
 		ValidatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{})
@@ -69,7 +69,8 @@ func (s *server) checkRestrained(t *testing.T, whole string, n int, all bool) {
 	}))
 }
 
-// granted returns which accounts may write a resource by roles of Kubeveil, with the binding of one.
+// granted returns which accounts may write a resource by Kubeveil's bindings of roles, with one
+// binding.
 func (s *server) granted(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	c, ctx := s.admin.Kubernetes.RbacV1(), t.Context()
@@ -78,12 +79,12 @@ func (s *server) granted(t *testing.T) map[string]map[string]string {
 	add := func(kind, name string, r []rbacv1.PolicyRule) {
 		rules[rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}] = r
 	}
-	clusterRoles, err := c.ClusterRoles().List(ctx, ours)
+	clusterRoles, err := c.ClusterRoles().List(ctx, metav1.ListOptions{})
 	errtest.Must(t, err)
 	for _, r := range clusterRoles.Items {
 		add("ClusterRole", r.Name, r.Rules)
 	}
-	roles, err := c.Roles("").List(ctx, ours)
+	roles, err := c.Roles("").List(ctx, metav1.ListOptions{})
 	errtest.Must(t, err)
 	for _, r := range roles.Items {
 		add("Role", r.Name, r.Rules)
