@@ -43,11 +43,11 @@ func child(ctx context.Context, args []string, out io.Writer) error {
 	case verbFeed:
 		return serve(ctx, shape, config)
 	case sideOurs:
-		f, err = ours(ctx, wantOf(shape), config, args[4], true)
+		f, err = ours(ctx, wantOf(shape), config, args[4], &shape)
 	case sideLoop:
 		f, err = theirs(ctx, n, config)
 	case sideServed:
-		f, err = ours(ctx, wantOf(shape).beside(), config, args[4], false)
+		f, err = ours(ctx, wantOf(shape).beside(), config, args[4], nil)
 	case sideDrop:
 		f, err = drop(ctx, config)
 	case sideFollow:
@@ -89,6 +89,9 @@ func serve(ctx context.Context, shape apifeed.Shape, config string) error {
 	}
 	f.Serve(loop.Path, loop.Messages(shape.Endpoints))
 	f.Handle(changePath, &changer{feed: f, shape: shape})
+	s := &storm{feed: f, shape: shape}
+	f.Handle(stormPath, s)
+	f.Handle(calmPath, s)
 	if err := f.WriteConfig(config); err != nil {
 		return err
 	}

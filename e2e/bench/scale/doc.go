@@ -15,6 +15,7 @@
 // did not write each endpoint is an error, not a figure. The maps of a measurement end with its
 // process.
 //
-// Start reading at Run in suite.go. ours.go and package loop are the sides with a feed, server.go
-// and write.go the parts with a real API server (plane.go), and child.go runs all processes.
+// Start reading at Run in suite.go. ours.go and package loop are the sides with a feed. change.go
+// and storm.go change what it has. server.go and write.go are the parts with a real API server
+// (plane.go), and child.go runs all processes.
 package scale

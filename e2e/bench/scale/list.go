@@ -41,6 +41,8 @@ const (
 	suffixEmpty     = "_empty_maps"
 	suffixChange    = "_change"
 	suffixMost      = "_change_99th"
+	suffixAmid      = "_amid_99th"
+	suffixSettled   = "_settled"
 	suffixWritten   = "_written"
 	suffixServer    = "_server_processor"
 	suffixEtcd      = "_etcd_processor"
@@ -59,6 +61,7 @@ var extras = []bench.Extra{
 	{Suffix: suffixPeak, Unit: bench.MiB}, {Suffix: suffixHeap, Unit: bench.MiB},
 	{Suffix: suffixMaps, Unit: bench.MiB}, {Suffix: suffixEmpty, Unit: bench.MiB},
 	{Suffix: suffixChange, Unit: bench.Millisecond}, {Suffix: suffixMost, Unit: bench.Millisecond},
+	{Suffix: suffixAmid, Unit: bench.Millisecond}, {Suffix: suffixSettled, Unit: bench.Millisecond},
 	{Suffix: suffixWritten, Unit: bench.Millisecond}, {Suffix: suffixServer, Unit: bench.Millisecond},
 	{Suffix: suffixEtcd, Unit: bench.Millisecond}, {Suffix: suffixWriter, Unit: bench.Millisecond},
 }
@@ -73,8 +76,10 @@ type figures struct {
 	// memory of all maps. Empty is that memory before the list.
 	Peak, Heap, Maps, Empty float64
 	// Change is the time of one changed endpoint beside the list, from the decoded slice to the
-	// written frontend. ChangeMost is its 99th percentile.
-	Change, ChangeMost float64
+	// written frontend. ChangeMost is its 99th percentile, and Amid the same during a storm.
+	Change, ChangeMost, Amid float64
+	// Settled is the time from the last event of the storm to the last write.
+	Settled float64
 	// Written is the part of Wall until the last answer to the writer. Server, Etcd and Writer are
 	// the CPU times of these processes.
 	Written, Server, Etcd, Writer float64
@@ -87,8 +92,8 @@ func (f figures) sample() bench.Sample {
 	return bench.Sample{Value: f.Wall, Extras: map[string]float64{
 		suffixProcessor: f.Processor, suffixUsable: f.Usable, suffixPeak: f.Peak,
 		suffixHeap: f.Heap, suffixMaps: f.Maps, suffixEmpty: f.Empty, suffixChange: f.Change,
-		suffixMost: f.ChangeMost, suffixWritten: f.Written, suffixServer: f.Server,
-		suffixEtcd: f.Etcd, suffixWriter: f.Writer}}
+		suffixMost: f.ChangeMost, suffixAmid: f.Amid, suffixSettled: f.Settled,
+		suffixWritten: f.Written, suffixServer: f.Server, suffixEtcd: f.Etcd, suffixWriter: f.Writer}}
 }
 
 // list measures lists of all sizes.

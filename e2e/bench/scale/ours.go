@@ -55,10 +55,10 @@ func (n *node) dir() string { return n.pins.Dir("kubeveil") }
 func (n *node) Close() error { return errors.Join(n.Veild.Close(), n.pins.Close()) }
 
 // ours measures veild's client, planner and writer: from the request for the lists until each
-// frontend of the endpoints is written. If the server is a feed, it then measures single changes. It
-// writes a profile of the first, unless its path is empty.
+// frontend of the endpoints is written. If the server is a feed, whose shape is then not nil, it
+// measures single changes after that. It writes a profile of the list, unless its path is empty.
 func ours(ctx context.Context, w want, config, profile string,
-	isFeed bool) (f figures, err error) {
+	feed *apifeed.Shape) (f figures, err error) {
 	node, err := openNode(config, w.frontends)
 	if err != nil {
 		return f, err
@@ -95,10 +95,13 @@ func ours(ctx context.Context, w want, config, profile string,
 		return f, err
 	}
 	f.Heap = heap()
-	if err := errors.Join(node.Problems(ctx), complete(node.dir(), w)); err != nil || !isFeed {
+	if err := errors.Join(node.Problems(ctx), complete(node.dir(), w)); err != nil || feed == nil {
 		return f, err
 	}
-	err = node.writes.changes.measure(ctx, config, &f)
+	if f.Change, f.ChangeMost, err = node.writes.changes.measure(ctx, config, *feed); err != nil {
+		return f, err
+	}
+	err = node.storm(ctx, *feed, config, &f)
 	return f, err
 }
 
@@ -148,14 +151,12 @@ func (w *writes) expect(n int) {
 func (w *writes) add(wr servicenode.Write) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.last, w.err = wr.At, errors.Join(w.err, wr.Err)
 	if w.missing <= 0 {
-		if wr.Frontends > 0 {
-			w.changes.wrote(wr.At)
-		}
+		w.changes.wrote(wr)
 		return
 	}
 	w.missing -= wr.Frontends
-	w.last, w.err = wr.At, errors.Join(w.err, wr.Err)
 	if w.missing <= 0 || w.err != nil {
 		close(w.done)
 		w.missing = 0
@@ -175,6 +176,13 @@ func (w *writes) wait(ctx context.Context) (time.Time, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.last, w.err
+}
+
+// lastWrite returns the time of the last write.
+func (w *writes) lastWrite() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last
 }
 
 // complete returns an error unless the maps in dir have what is wanted, each endpoint once.

@@ -31,6 +31,8 @@ func (s *run) labelCase(name, what string) {
 		suffixEmpty:     "kernel memory of the maps before the list",
 		suffixChange:    "one endpoint changes, from the decoded slice to the written frontend",
 		suffixMost:      "one endpoint changes, 99th percentile",
+		suffixAmid:      "one endpoint changes amid a storm, 99th percentile",
+		suffixSettled:   "from the last event of the storm to the last write",
 		suffixWritten:   "until the last answer to the writer",
 		suffixServer:    "CPU time of kube-apiserver",
 		suffixEtcd:      "CPU time of etcd",
@@ -121,7 +123,9 @@ func (s *run) Report() *report.Report {
 				"fields. No controller runs.", apiwrite.Parallel),
 			"A frontend counts as usable when the batch call that wrote it has returned. No program "+
 				"is attached.",
-			"Single changes follow each other after the list, each when the one before is written.",
+			"Single changes follow each other after the list, each when the one before is written, "+
+				"at most 200 a second. A storm deletes the slices of half of the services and puts "+
+				"them back, 50,000 endpoints a second.",
 			"Each measurement is a new process. Its CPU time and peak memory are from the kernel.",
 			"Each figure is the median of the rounds. Limits of times without a ratio are judged by "+
 				"the best round.",

@@ -36,9 +36,9 @@ func TestRunMeasuresBothSides(t *testing.T) {
 		t.Errorf("gate %s: %s", g.Name, g.Got)
 	}
 	// Each list has its extras of a feed and the ratios of both times; UDP, IPv6 and one
-	// service have their extras.
-	const all = 1 + feedExtras
-	if want := len(o.Sizes)*(all+2) + 3*all; len(rep.Result.Cases) != want {
+	// service have their extras. A storm needs two services.
+	const all, storm = 1 + feedExtras, 2
+	if want := len(o.Sizes)*(all+2) + 3*all + 3*storm; len(rep.Result.Cases) != want {
 		t.Errorf("%d cases, want %d", len(rep.Result.Cases), want)
 	}
 	for _, c := range rep.Result.Cases {
@@ -94,6 +94,7 @@ func TestGatesOfOtherSizesAreSkipped(t *testing.T) {
 	for gate, want := range map[string]bool{
 		"list_10": false, "list_1000_to_loop, against loop": false, "list_1000_heap": false,
 		"list_100": true, "list_100000_to_loop": true, "list_1000000": true,
+		"list_1000_amid_99th": false, "list_100_settled": true,
 		"whole_100000_change_99th": true, "whole_1000_change_99th": false,
 		"write_1000, best round": false, "write_100000, best round": true,
 		"server_1000_to_drop": false, "server_1000000_to_drop, against drop": true,

@@ -19,8 +19,9 @@
 //	restart    the API server restarts while veild lists
 //	bad        one VeilNode claims what another node has, and a key that is none
 //
-// Three more parts measure quantities on the same node:
+// Four more parts measure quantities. The first is of a second node, before there are services:
 //
+//	nodes      peak of veild's memory
 //	change     nodes get new keys, one at a time: CPU, and time to the device
 //	remove     half of the nodes are removed while pods are added and a stream passes a tunnel
 //	silent     a packet for each node, none of which answers: CPU and memory of veil-wg

@@ -23,10 +23,11 @@ import (
 )
 
 // Parts that measure a quantity in place of a scenario.
-const partChange, partRemove, partSilent = "change", "remove", "silent"
+const partNodes, partChange, partRemove, partSilent = "nodes", "change", "remove", "silent"
 
 // Cases of these parts.
 const (
+	caseNodesMemory  = partNodes + "_memory"
 	caseChangeCPU    = partChange + "_processor"
 	caseChangeDevice = partChange + "_device"
 	caseRemoveAdd    = partRemove + "_add"
@@ -36,12 +37,38 @@ const (
 	caseSilentMemory = partSilent + "_memory"
 )
 
+// nodes starts the programs of a second real node while there are no services, and measures the
+// peak of veild's memory. Then it ends the programs.
+func (s *run) nodes(ctx context.Context) error {
+	programs := []string{"veil-wg", "veild"}
+	for _, name := range programs {
+		if _, err := s.second.StartProgram(ctx, name); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(s.second.WaitReady(ctx), s.equalAt(ctx, s.second)); err != nil {
+		return err
+	}
+	peak, err := load.PeakMiB(s.second.Program("veild").PID())
+	if err != nil {
+		return err
+	}
+	s.Add(caseNodesMemory, fmt.Sprintf("%d nodes without services: peak of veild's memory", s.Nodes),
+		bench.MiB, peak)
+	for _, name := range programs {
+		if err := s.second.Program(name).Term(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // changes is the number of changed nodes of part change, and changePause the time between two of
 // them, so that each has a turn of its own.
 const changes, changePause = 100, 200 * time.Millisecond
 
-// change changes the keys of nodes, one after the other. It measures veild's CPU time for each, without
-// that of an idle veild, and the time from the event to the device.
+// change changes the keys of nodes, one after the other. It measures veild's CPU time for each,
+// without that of an idle veild, and the time from the event to the device.
 func (s *run) change(ctx context.Context) error {
 	if err := s.start(ctx); err != nil {
 		return err
@@ -117,11 +144,12 @@ func (s *run) renewKey(ctx context.Context, i int) error {
 	return s.patchVeilNode(ctx, n.Name, patch)
 }
 
-// adds is the number of ADDs before nodes are removed.
-const adds = 60
+// adds is the number of ADDs before nodes are removed, and the least number meanwhile.
+const adds = 100
 
 // remove deletes half of the nodes while pods are added, and while a stream of datagrams passes the
-// tunnel to a second real node.
+// tunnel to a second real node. The nodes come back and are deleted again until there are enough
+// ADDs.
 func (s *run) remove(ctx context.Context) (err error) {
 	if err := s.start(ctx); err != nil {
 		return err
@@ -136,6 +164,36 @@ func (s *run) remove(ctx context.Context) (err error) {
 		return err
 	}
 
+	var during []float64
+	removals := 0
+	for ; len(during) < adds; removals++ {
+		took, err := s.removeHalf(ctx)
+		if err != nil {
+			return err
+		}
+		during = append(during, took...)
+		if err := s.createNodes(ctx, 0, s.Nodes/2); err != nil {
+			return err
+		}
+		if err := s.equal(ctx); err != nil {
+			return err
+		}
+	}
+	missing, err := lost()
+	if err != nil {
+		return err
+	}
+	s.Progress("%d ADDs before and %d while %d nodes are removed %d times", len(before),
+		len(during), s.Nodes/2, removals)
+	s.Add(caseRemoveLost, "half of the nodes are removed: lost datagrams of a stream", bench.Count,
+		float64(missing))
+	return s.Compare(caseRemoveAdd, "half of the nodes are removed: ADD, P99", bench.Millisecond,
+		[]float64{bench.Quantile(during, 0.99)}, []float64{bench.Quantile(before, 0.99)}, "before")
+}
+
+// removeHalf deletes half of the nodes, and adds pods until the kernel has no more of them. It
+// returns the durations of ADD.
+func (s *run) removeHalf(ctx context.Context) (took []float64, err error) {
 	done := make(chan error, 1)
 	go func() {
 		err := s.deleteNodes(ctx, 0, s.Nodes/2)
@@ -145,7 +203,7 @@ func (s *run) remove(ctx context.Context) (err error) {
 		done <- err
 	}()
 	var removed error
-	during, err := s.addPods(ctx, "during", func(int) bool {
+	took, err = s.addPods(ctx, "during", func(int) bool {
 		select {
 		case removed = <-done:
 			return false
@@ -153,23 +211,7 @@ func (s *run) remove(ctx context.Context) (err error) {
 			return true
 		}
 	})
-	if err := errors.Join(err, removed); err != nil {
-		return err
-	}
-	missing, err := lost()
-	if err != nil {
-		return err
-	}
-	s.Progress("%d ADDs before and %d while %d nodes are removed", len(before), len(during),
-		s.Nodes/2)
-	s.Add(caseRemoveLost, "half of the nodes are removed: lost datagrams of a stream", bench.Count,
-		float64(missing))
-	err = s.Compare(caseRemoveAdd, "half of the nodes are removed: ADD, P99", bench.Millisecond,
-		[]float64{bench.Quantile(during, 0.99)}, []float64{bench.Quantile(before, 0.99)}, "before")
-	if err != nil {
-		return err
-	}
-	return s.createNodes(ctx, 0, s.Nodes/2)
+	return took, errors.Join(err, removed)
 }
 
 // addPods adds pods, and deletes each, while more returns true. It returns the durations of ADD.

@@ -48,6 +48,9 @@ var titles = map[string]string{
 
 // cold starts the programs of the node.
 func (s *run) cold(ctx context.Context) error {
+	if err := s.fill(ctx); err != nil {
+		return err
+	}
 	began := time.Now()
 	if err := s.start(ctx); err != nil {
 		return err
@@ -61,6 +64,9 @@ func (s *run) start(ctx context.Context) error {
 		return nil
 	}
 	s.started = true
+	if err := s.fill(ctx); err != nil {
+		return err
+	}
 	for _, name := range []string{"veil-wg", "veild"} {
 		if _, err := s.node.StartProgram(ctx, name); err != nil {
 			return err
@@ -246,7 +252,8 @@ func (s *run) restart(ctx context.Context) error {
 	return s.ends(ctx, partRestart, time.Now())
 }
 
-// bad adds a node whose VeilNode has a malformed endpoint, which the schema of VeilNodes allows. veild lists it too, and reports it.
+// bad adds a node whose VeilNode has a malformed endpoint, which the schema of VeilNodes allows.
+// veild lists it too, and reports it.
 func (s *run) bad(ctx context.Context) error {
 	if err := s.start(ctx); err != nil {
 		return err
@@ -294,15 +301,20 @@ const equalWithin = 3 * time.Minute
 
 // equal waits until the kernel has what the API server has, but for the nodes in except.
 func (s *run) equal(ctx context.Context, except ...string) error {
-	want, err := s.source(ctx, except...)
+	return s.equalAt(ctx, s.node, except...)
+}
+
+// equalAt is equal for a node.
+func (s *run) equalAt(ctx context.Context, node *lab.Node, except ...string) error {
+	want, err := s.source(ctx, node, except...)
 	if err != nil {
 		return err
 	}
 	return lab.Until(ctx, equalWithin, func() error {
-		if p := s.node.Program("veild"); !p.Running() {
+		if p := node.Program("veild"); !p.Running() {
 			return lab.Stop(fmt.Errorf("veild has ended: %w: %s", p.Ended(), p.Tail()))
 		}
-		got, err := s.kernel(ctx)
+		got, err := kernel(ctx, node)
 		if err != nil {
 			return err
 		}

@@ -18,6 +18,7 @@ const Suite = "bench-simulator"
 
 // benchmark has the parts in the order in which they run.
 var benchmark = suite.Suite[*run]{Name: Suite, Look: 2 * time.Second, Parts: []suite.Part[*run]{
+	{Name: partNodes, Run: (*run).nodes},
 	{Name: partCold, Run: (*run).cold},
 	{Name: partChurn, Run: (*run).churn},
 	{Name: partDelete, Run: (*run).delete},
@@ -77,8 +78,10 @@ type run struct {
 	shape  apifeed.Shape
 	lab    *lab.Lab
 	node   *lab.Node
-	second *lab.Node // its programs run from part remove on
+	second *lab.Node // its programs run in part nodes, and from part remove on
 	writer *apiwrite.Writer
+	// filled reports whether the API server has the services.
+	filled bool
 	// started reports whether part cold has run, or its first half for the other parts.
 	started bool
 	// listed is the number of bytes that veild reads until it has listed everything.
@@ -105,7 +108,7 @@ const perService = 100
 // of the range.
 const serviceRange = "198.18.128.0/17"
 
-// prepare makes the lab and writes the objects. The programs of the node do not run yet.
+// prepare makes the lab and writes the nodes. The programs of the node do not run yet.
 func (s *run) prepare(ctx context.Context) (err error) {
 	s.lab, err = lab.New(ctx, lab.Options{Nodes: 2, NoBoot: true, Family: lab.IPv4, Offloads: true,
 		Streams: true,
@@ -125,12 +128,21 @@ func (s *run) prepare(ctx context.Context) (err error) {
 		return err
 	}
 
+	return s.createNodes(ctx, 0, s.Nodes)
+}
+
+// fill writes the services and their slices, once.
+func (s *run) fill(ctx context.Context) error {
+	if s.filled {
+		return nil
+	}
+	s.filled = true
 	began := time.Now()
-	if err := errors.Join(s.createNamespaces(ctx), s.createServices(ctx), s.createSlices(ctx),
-		s.createNodes(ctx, 0, s.Nodes)); err != nil {
+	if err := errors.Join(s.createNamespaces(ctx), s.createServices(ctx),
+		s.createSlices(ctx)); err != nil {
 		return err
 	}
-	s.Progress("%d nodes, services and slices of %d endpoints are written after %.1f s", s.Nodes,
+	s.Progress("%d services and slices of %d endpoints are written after %.1f s", s.Nodes,
 		perService, time.Since(began).Seconds())
 	return nil
 }
@@ -155,8 +167,8 @@ func (s *run) Report() *report.Report {
 	}
 
 	rows := report.Table{Title: "Nodes", Head: []string{"", "value"}}
-	for _, name := range []string{caseChangeCPU, caseChangeDevice, caseRemoveAdd, caseRemoveLost,
-		caseSilentCPU, caseSilentLater, caseSilentMemory} {
+	for _, name := range []string{caseNodesMemory, caseChangeCPU, caseChangeDevice,
+		caseRemoveAdd, caseRemoveLost, caseSilentCPU, caseSilentLater, caseSilentMemory} {
 		if s.Result.Find(name, 0) != nil {
 			rows.Rows = append(rows.Rows, []string{s.Labels[name], s.MedianText(name)})
 		}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
 	"github.com/kubeveil/kubeveil/e2e/scale/servicenode"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -48,9 +49,9 @@ func (w world) differs(want world) string {
 	return w.services.Differs(want.services)
 }
 
-// source reads what the API server has, and returns what the kernel must have. It leaves out the
-// nodes whose names are in except.
-func (s *run) source(ctx context.Context, except ...string) (w world, err error) {
+// source reads what the API server has, and returns what the kernel of a node must have. It leaves
+// out the nodes whose names are in except.
+func (s *run) source(ctx context.Context, node *lab.Node, except ...string) (w world, err error) {
 	config := rest.CopyConfig(s.lab.Control.Config)
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	client, err := kubernetes.NewForConfig(config)
@@ -68,7 +69,7 @@ func (s *run) source(ctx context.Context, except ...string) (w world, err error)
 	w.services = servicenode.Want(pointers[corev1.Service](services.Items),
 		pointers[discoveryv1.EndpointSlice](all.Items))
 
-	nodes, err := s.nodes(ctx, client, append(except, s.node.Name))
+	nodes, err := s.others(ctx, client, append(except, node.Name))
 	if err != nil {
 		return w, err
 	}
@@ -84,8 +85,8 @@ func (s *run) source(ctx context.Context, except ...string) (w world, err error)
 	return w, nil
 }
 
-// nodes returns the nodes that have a Node and a VeilNode.
-func (s *run) nodes(ctx context.Context, client kubernetes.Interface,
+// others returns the nodes that have a Node and a VeilNode, but for those in except.
+func (s *run) others(ctx context.Context, client kubernetes.Interface,
 	except []string) (all []cluster.Node, err error) {
 	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -127,14 +128,14 @@ func (s *run) nodes(ctx context.Context, client kubernetes.Interface,
 	return all, nil
 }
 
-// kernel reads what the kernel has.
-func (s *run) kernel(ctx context.Context) (w world, err error) {
-	if w.services, err = servicenode.Read(s.node.Path(abi.BPFDir)); err != nil {
+// kernel reads what the kernel of a node has.
+func kernel(ctx context.Context, node *lab.Node) (w world, err error) {
+	if w.services, err = servicenode.Read(node.Path(abi.BPFDir)); err != nil {
 		return w, err
 	}
 
 	const device = abi.TunnelDevicePrefix + "0"
-	out, err := s.node.Exec(ctx, "wg", "show", device, "allowed-ips")
+	out, err := node.Exec(ctx, "wg", "show", device, "allowed-ips")
 	if err != nil {
 		return w, err
 	}
@@ -153,7 +154,7 @@ func (s *run) kernel(ctx context.Context) (w world, err error) {
 		w.peers[words[0]] = joined(prefixes)
 	}
 
-	out, err = s.node.Exec(ctx, "ip", "-4", "-o", "route", "show", "table", "main", "dev", device)
+	out, err = node.Exec(ctx, "ip", "-4", "-o", "route", "show", "table", "main", "dev", device)
 	if err != nil {
 		return w, err
 	}

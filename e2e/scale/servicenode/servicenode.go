@@ -34,7 +34,7 @@ type Config struct {
 	// called.
 	Wrote func(Write)
 	// Decoded is called when a slice is decoded, by any goroutine. Nil means that nothing is called.
-	Decoded func()
+	Decoded func(service.Slice)
 }
 
 // Write describes a write of the maps.
@@ -44,7 +44,9 @@ type Write struct {
 	Took time.Duration
 	// Entries is the number of written entries. Frontends is the number of frontends among them.
 	Entries, Frontends int
-	Err                error
+	// Keys are these frontends. They are valid only during the call of Wrote.
+	Keys []service.FrontendKey
+	Err  error
 }
 
 // Veild is the part of veild. Make it with Open, then call Run once. Close it after Run.
@@ -167,7 +169,7 @@ func (s sink) Listed() {
 // PutSlice calls Decoded and the keeper's PutSlice.
 func (s sink) PutSlice(v service.Slice) {
 	if f := s.node.config.Decoded; f != nil {
-		f()
+		f(v)
 	}
 	s.Keeper.PutSlice(v)
 }
@@ -191,7 +193,7 @@ func (t timed) Apply(c service.Changes) error {
 	start := time.Now()
 	err := t.Table.Apply(c)
 	if at := time.Now(); t.wrote != nil {
-		t.wrote(Write{at, at.Sub(start), c.Writes(), len(c.Frontends.Keys), err})
+		t.wrote(Write{at, at.Sub(start), c.Writes(), len(c.Frontends.Keys), c.Frontends.Keys, err})
 	}
 	return err
 }

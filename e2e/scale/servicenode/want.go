@@ -24,14 +24,7 @@ func Want(services []*corev1.Service, all []*discoveryv1.EndpointSlice) Content 
 	c := Content{Backends: map[service.FrontendKey][]netip.AddrPort{},
 		Draining: map[service.FrontendKey]int{}}
 	for _, svc := range services {
-		port := svc.Spec.Ports[0]
-		key := service.FrontendKey{Addr: netip.MustParseAddr(svc.Spec.ClusterIP).As16(),
-			Protocol: service.TCP, Scope: service.Inside}
-		binary.BigEndian.PutUint16(key.Port[:], uint16(port.Port))
-		if port.Protocol == corev1.ProtocolUDP {
-			key.Protocol = service.UDP
-		}
-
+		key := KeyOf(svc)
 		ready, last := endpointsOf(byService[svc.Namespace+"/"+svc.Name])
 		c.Draining[key] = 0
 		if len(ready) == 0 {
@@ -43,6 +36,18 @@ func Want(services []*corev1.Service, all []*discoveryv1.EndpointSlice) Content 
 		c.Backends[key] = ready
 	}
 	return c
+}
+
+// KeyOf returns the frontend of a service that has a ClusterIP and one port.
+func KeyOf(svc *corev1.Service) service.FrontendKey {
+	port := svc.Spec.Ports[0]
+	key := service.FrontendKey{Addr: netip.MustParseAddr(svc.Spec.ClusterIP).As16(),
+		Protocol: service.TCP, Scope: service.Inside}
+	binary.BigEndian.PutUint16(key.Port[:], uint16(port.Port))
+	if port.Protocol == corev1.ProtocolUDP {
+		key.Protocol = service.UDP
+	}
+	return key
 }
 
 // endpointsOf returns the endpoints of a service for new flows, and those that are used if there are
