@@ -71,6 +71,8 @@ type triedLab struct {
 	flows map[flowKey]*triedFlow
 	// blocks replaces the ranges that cyclonus makes from the address of z/c.
 	blocks *strings.Replacer
+	// repeated counts tries during which a node changed its rules.
+	repeated int
 }
 
 // newTriedLab makes the namespaces and pods of a step.
@@ -195,6 +197,9 @@ func TestTriesOfCasesComeTrue(t *testing.T) {
 			if tried < 10 || ended == 0 || stayed == 0 {
 				t.Error("too little was tried")
 			}
+			if w.repeated > tried/10 {
+				t.Errorf("nodes changed their rules during %d of %d tries", w.repeated, tried)
+			}
 			nodetest.NoLeaks(t, w.Lab)
 		})
 	}
@@ -210,13 +215,19 @@ func (w *triedLab) try(ctx context.Context, t *testing.T, number int,
 
 	w.connect(ctx, t, triedPorts[number%len(triedPorts)])
 	defer w.hangUp()
-	var predicted map[flowKey]bool
-	err := unchanged(w.Nodes(), func() { predicted = w.predict(ctx, t, text) })
-	if err != nil {
-		t.Errorf("%s: during the try: %v", what, err)
-	}
-	if err := w.becomes(ctx, nil); err != nil {
+	predicted := w.tryUnchanged(ctx, t, what, text)
+	if err := w.becomes(ctx, nil, nil); err != nil {
 		t.Errorf("%s: after the try: %v", what, err)
+	}
+
+	// Policies come in force one after the other, and the first ones alone may end more.
+	between, last := map[flowKey]bool{}, len(set.namespaced)
+	if len(set.clusterwide) == 0 {
+		last--
+	}
+	for i := 1; i <= last; i++ {
+		part, _, _ := w.write(t, triedSet{namespaced: set.namespaced[:i]})
+		maps.Copy(between, w.predict(ctx, t, part))
 	}
 
 	policies := w.Control.Client.NetworkingV1()
@@ -230,7 +241,7 @@ func (w *triedLab) try(ctx context.Context, t *testing.T, number int,
 		errtest.Must(t, errtest.Of(clusterPolicies.Create(ctx, &o, metav1.CreateOptions{})))
 	}
 	w.inForce(ctx, t)
-	if err := w.becomes(ctx, predicted); err != nil {
+	if err := w.becomes(ctx, predicted, between); err != nil {
 		t.Errorf("%s: %v", what, err)
 	}
 	w.retry(ctx, t, what)
@@ -332,6 +343,24 @@ func (w *triedLab) knownAt(n *lab.Node) (count int) {
 		}
 	}
 	return count
+}
+
+// tryUnchanged returns what a try predicts during which no node changed its rules. veild writes a
+// table of its own every five minutes (package passage), so it tries again then.
+func (w *triedLab) tryUnchanged(ctx context.Context, t *testing.T, what string,
+	text []byte) (predicted map[flowKey]bool) {
+	t.Helper()
+	err := lab.Until(ctx, 40*time.Second, func() error {
+		err := unchanged(w.Nodes(), func() { predicted = w.predict(ctx, t, text) })
+		if err != nil {
+			w.repeated++
+		}
+		return err
+	})
+	if err != nil {
+		t.Errorf("%s: during each try: %v", what, err)
+	}
+	return predicted
 }
 
 // unchanged calls try, and returns an error if the rules of a node changed meanwhile. Each change of

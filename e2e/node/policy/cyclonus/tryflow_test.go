@@ -226,8 +226,8 @@ func (w *triedLab) hangUp() {
 }
 
 // becomes waits until the flows that ended has are not answered, and all others are: those that are
-// open, and new ones.
-func (w *triedLab) becomes(ctx context.Context, ended map[flowKey]bool) error {
+// open, and new ones. An open flow that between has need not be answered.
+func (w *triedLab) becomes(ctx context.Context, ended, between map[flowKey]bool) error {
 	return lab.Until(ctx, 40*time.Second, func() error {
 		var mu sync.Mutex
 		var wrong []string
@@ -239,7 +239,7 @@ func (w *triedLab) becomes(ctx context.Context, ended map[flowKey]bool) error {
 			goesOn := f.answered(limit)
 			again, allowed := w.dial(key, limit)
 			again.close()
-			if goesOn == ended[key] || allowed == ended[key] {
+			if goesOn == ended[key] && (goesOn || !between[key]) || allowed == ended[key] {
 				mu.Lock()
 				defer mu.Unlock()
 				wrong = append(wrong, fmt.Sprintf("%v: ends %t is predicted; it goes on %t, a new one is "+
