@@ -114,6 +114,13 @@ func (s size) measured() []peer.Object {
 		}
 		o := object(m.name, "main", m.port, virtualAddr(i), backends...)
 		o.Service.LoadBalancerIPs = []netip.Addr{externalAddr(i)}
+		if m.port == portEcho {
+			const name = "datagrams"
+			o.Service.Ports = append(o.Service.Ports,
+				service.Port{Name: name, Protocol: service.UDP, Port: m.port})
+			o.Slice.Ports = append(o.Slice.Ports,
+				service.SlicePort{Name: name, Protocol: service.UDP, Port: m.port})
+		}
 		out = append(out, o)
 	}
 	return out

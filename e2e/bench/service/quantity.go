@@ -17,7 +17,9 @@ type quantity struct {
 	unit        bench.Unit
 	// published is loxilb's published ratio over IPVS; 0 means that loxilb published none.
 	published float64
-	measure   func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error)
+	// noProxy leaves out haproxy, which has no UDP.
+	noProxy bool
+	measure func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error)
 	// extras are the further quantities of the same measurement.
 	extras []extra
 }
@@ -38,6 +40,8 @@ const (
 	qRRLatency  = "request_response_latency"
 	qRTT        = "round_trip"
 	qStream     = "tcp_8_streams"
+	qDatagram   = "datagram_latency"
+	qLoose      = "loose_datagram_latency"
 
 	suffixCPU   = "_processor"
 	suffixLeast = "_least"
@@ -53,6 +57,9 @@ const (
 	warm     = 200 * time.Millisecond
 )
 
+// perOperation is the extra of quantities whose samples have the CPU time of an operation.
+var perOperation = []extra{{suffixCPU, "processor time each", bench.Microsecond, 0}}
+
 var quantities = []quantity{
 	{
 		name: qCPS, title: "Connections, wrk with Connection: close", unit: bench.PerSecond,
@@ -60,7 +67,7 @@ var quantities = []quantity{
 		measure: func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
 			return s.wrk(ctx, l, r, true)
 		},
-		extras: []extra{{suffixCPU, "processor time each", bench.Microsecond, 0}},
+		extras: perOperation,
 	},
 	{
 		name: qCRR, title: fmt.Sprintf("Connect, request, response: %d clients", crrSlots),
@@ -71,16 +78,13 @@ var quantities = []quantity{
 					Slots: crrSlots, Warm: warm, Duration: s.Sample})
 			return each(res.PerSecond, res.Spent, float64(res.Done)), err
 		},
-		extras: []extra{{suffixCPU, "processor time each", bench.Microsecond, 0}},
+		extras: perOperation,
 	},
 	{
 		name: qCRRLatency, title: "Connect, request, response at a fixed rate",
-		unit: bench.Microsecond,
-		measure: func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
-			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Connect, Rate: crrRate,
-				Slots: openMax})
-		},
-		extras: []extra{{suffixCPU, "processor time each", bench.Microsecond, 0}},
+		unit:    bench.Microsecond,
+		measure: atRate(openloop.Load{Kind: openloop.Connect, Rate: crrRate, Slots: openMax}),
+		extras:  perOperation,
 	},
 	{
 		name: qRPS, title: "Requests, wrk over connections that stay", unit: bench.PerSecond,
@@ -88,16 +92,13 @@ var quantities = []quantity{
 		measure: func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
 			return s.wrk(ctx, l, r, false)
 		},
-		extras: []extra{{suffixCPU, "processor time each", bench.Microsecond, 0}},
+		extras: perOperation,
 	},
 	{
 		name: qRRLatency, title: "Request and response at a fixed rate", unit: bench.Microsecond,
 		published: 0.60,
-		measure: func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
-			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Request, Rate: rrRate,
-				Slots: rrSlots})
-		},
-		extras: []extra{{suffixCPU, "processor time each", bench.Microsecond, 0}},
+		measure:   atRate(openloop.Load{Kind: openloop.Request, Rate: rrRate, Slots: rrSlots}),
+		extras:    perOperation,
 	},
 	{
 		name: qRTT, title: "Round trip, sockperf, mean", unit: bench.Microsecond, published: 0.60,
@@ -114,6 +115,18 @@ var quantities = []quantity{
 		measure: func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
 			return s.ground.stream(ctx, l, r, streams, s.Sample)
 		},
+	},
+	{
+		name: qDatagram, title: "Datagram and answer at a fixed rate, connected sockets",
+		unit: bench.Microsecond, noProxy: true,
+		measure: atRate(openloop.Load{Kind: openloop.Datagram, Rate: rrRate, Slots: rrSlots}),
+		extras:  perOperation,
+	},
+	{
+		name: qLoose, title: "Datagram and answer at a fixed rate, sockets that are not connected",
+		unit: bench.Microsecond, noProxy: true,
+		measure: atRate(openloop.Load{Kind: openloop.Loose, Rate: rrRate, Slots: rrSlots}),
+		extras:  perOperation,
 	},
 }
 
@@ -135,6 +148,13 @@ func (s *run) wrk(ctx context.Context, l *lane, r reach, short bool) (bench.Samp
 	}
 	after, err := load.Busy()
 	return each(rate, after-before, rate*s.Sample.Seconds()), err
+}
+
+// atRate returns the measure of an open loop: see latency.
+func atRate(o openloop.Load) func(context.Context, *run, *lane, reach) (bench.Sample, error) {
+	return func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error) {
+		return s.latency(ctx, l, r, o)
+	}
 }
 
 // latency runs an open loop at the rate of o divided by s.Slower. Its sample also has the CPU time

@@ -32,7 +32,8 @@ func TestRun(t *testing.T) {
 		Choice: suite.Choice{Rounds: 1, Seed: 1, Parts: []string{partPod, partCost}, Root: ".",
 			Progress: t.Logf},
 		Turns: 1, Slower: 1, Sample: time.Second, Sizes: []int{4}, HAProxy: noHAProxy,
-		KubeProxy: nettest.NeedProgram(t, kubeProxy), only: []string{qCPS, qCRRLatency, qRTT},
+		KubeProxy: nettest.NeedProgram(t, kubeProxy), only: []string{qCPS, qCRRLatency, qRTT,
+			qDatagram, qLoose},
 	}
 	rep, err := Run(t.Context(), o)
 	errtest.Must(t, err)
@@ -44,7 +45,8 @@ func TestRun(t *testing.T) {
 		"pod_connect_request_response_latency_to_direct",
 		"pod_connect_request_response_latency_to_direct_p99",
 		"pod_connect_request_response_latency_to_direct_processor",
-		"pod_round_trip_to_nftables_least",
+		"pod_round_trip_to_nftables_least", "pod_datagram_latency_to_direct",
+		"pod_loose_datagram_latency_to_nftables_processor",
 		"pod_connections_to_guarded", "pod_connections_to_guarded_nftables",
 		"pod_connections_control_to_guarded_nftables_processor", "cost_pod_service_connect4_4_services",
 		"cost_pod_service_pod_in_4_services",

@@ -103,7 +103,8 @@ func TestOursHasThePlanOfTheOthers(t *testing.T) {
 	fronts := 0
 	for _, o := range z.plan() {
 		put(p, o)
-		fronts += 1 + 2*len(o.Service.LoadBalancerIPs) // from inside and from outside
+		// From inside and from outside.
+		fronts += len(o.Service.Ports) * (1 + 2*len(o.Service.LoadBalancerIPs))
 	}
 	got := 0
 	for again := true; again; {

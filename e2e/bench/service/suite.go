@@ -116,7 +116,15 @@ func (s *run) measure(ctx context.Context, prefix string, r reach, names, sides 
 		}
 		g := bench.Group{Name: prefix + q.name, Unit: q.unit, Turns: s.Turns}
 		g.Pairs = pairs(g.Name)
+		if q.noProxy {
+			g.Pairs = slices.DeleteFunc(g.Pairs, func(p bench.Pair) bool {
+				return p.Ours == sideHAProxy || p.Base == sideHAProxy
+			})
+		}
 		for _, side := range sides {
+			if q.noProxy && side == sideHAProxy {
+				continue
+			}
 			g.Sides = append(g.Sides, bench.Side{Name: side,
 				Measure: func(ctx context.Context) (bench.Sample, error) {
 					return q.measure(ctx, s, lanes[side], r)

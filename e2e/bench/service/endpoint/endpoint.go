@@ -21,12 +21,12 @@ const (
 )
 
 // Serve runs an endpoint until ctx is done. On PortHTTP it answers HTTP requests with an empty
-// body, and /who with its name. On PortEcho it returns each byte that it receives.
+// body, and /who with its name. On PortEcho it returns each byte and datagram that it receives.
 func Serve(ctx context.Context, name string) error {
 	web := http.NewServeMux()
 	web.HandleFunc("/", func(http.ResponseWriter, *http.Request) {})
 	web.HandleFunc("/who", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, name) })
-	errs := make(chan error, 2)
+	errs := make(chan error, 3)
 	for port, fn := range map[int]func(net.Listener) error{
 		PortHTTP: func(l net.Listener) error { return (&http.Server{Handler: web}).Serve(l) },
 		PortEcho: openloop.Echo,
@@ -37,6 +37,12 @@ func Serve(ctx context.Context, name string) error {
 		}
 		go func() { errs <- fn(l) }()
 	}
+	c, err := net.ListenPacket("udp4", fmt.Sprintf(":%d", PortEcho))
+	if err != nil {
+		return err
+	}
+	go func() { errs <- openloop.EchoDatagrams(c) }()
+
 	select {
 	case <-ctx.Done():
 		return nil

@@ -21,7 +21,14 @@ const (
 	Connect Kind = "connect"
 	// Request sends a byte and receives a byte over an established connection.
 	Request Kind = "request"
+	// Datagram sends and receives a datagram of a byte over a UDP socket that stays. The socket is
+	// connected.
+	Datagram Kind = "datagram"
+	// Loose is Datagram over a socket that is not connected, so that each datagram names the server.
+	Loose Kind = "loose datagram"
 )
+
+var kinds = []Kind{Connect, Request, Datagram, Loose}
 
 // Load describes a run. It is passed between processes as JSON.
 type Load struct {
@@ -72,8 +79,8 @@ const maxOperations = 50_000_000
 // check returns an error if a field of the Load is not valid.
 func (l Load) check() error {
 	switch {
-	case l.Kind != Connect && l.Kind != Request:
-		return fmt.Errorf("kind %q: want %q or %q", l.Kind, Connect, Request)
+	case !slices.Contains(kinds, l.Kind):
+		return fmt.Errorf("kind %q: want one of %q", l.Kind, kinds)
 	case len(l.To) == 0:
 		return errors.New("no address to send to")
 	case l.Slots < 1 || l.Slots > 1<<14:

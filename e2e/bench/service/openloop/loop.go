@@ -32,7 +32,8 @@ const (
 )
 
 type slot struct {
-	fd    int // -1 without a socket
+	fd    int           // -1 without a socket
+	to    unix.Sockaddr // of Loose
 	phase phase
 	due   time.Duration // the time at which its operation was due
 }
@@ -70,7 +71,7 @@ func (p *loop) run(ctx context.Context) (err error) {
 		p.slots[i].fd = -1
 		p.free = append(p.free, int32(i))
 	}
-	if p.Kind == Request {
+	if p.Kind != Connect {
 		if err := p.connectAll(ctx); err != nil {
 			return err
 		}
@@ -210,7 +211,11 @@ func (p *loop) event(i int32) {
 	case waiting:
 		var b [16]byte
 		var n int
-		n, err = unix.Read(s.fd, b[:])
+		if p.Kind == Loose {
+			n, _, err = unix.Recvfrom(s.fd, b[:], 0)
+		} else {
+			n, err = unix.Read(s.fd, b[:])
+		}
 		if err == nil && n == 0 {
 			err = errors.New("the server closed the connection")
 		}
@@ -225,7 +230,7 @@ func (p *loop) event(i int32) {
 
 // ask sends the request of a slot's operation.
 func (p *loop) ask(s *slot) error {
-	if _, err := unix.Write(s.fd, []byte{'?'}); err != nil {
+	if err := unix.Sendto(s.fd, []byte{'?'}, 0, s.to); err != nil {
 		return err
 	}
 	s.phase = waiting
@@ -252,8 +257,8 @@ func (p *loop) fail(i int32, err error) {
 	p.release(i)
 }
 
-// release frees a slot. For Connect it closes the slot's connection. For Request it keeps the
-// connection also after a failure, so the next operation in the slot fails too.
+// release frees a slot. For Connect it closes the slot's connection. Otherwise it keeps the socket
+// also after a failure, so the next operation in the slot fails too.
 func (p *loop) release(i int32) {
 	s := &p.slots[i]
 	s.phase = idle
@@ -284,21 +289,31 @@ func (p *loop) giveUp(now time.Duration) {
 // open makes a socket for slot i and begins to connect it.
 func (p *loop) open(i int32, to netip.AddrPort) error {
 	family, addr := sockaddr(to)
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	kind := unix.SOCK_STREAM
+	if p.Kind == Datagram || p.Kind == Loose {
+		kind = unix.SOCK_DGRAM
+	}
+	fd, err := unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("socket: %w", err)
 	}
 	s := &p.slots[i]
 	s.fd, s.phase = fd, connecting
-	if p.Kind == Connect {
+	switch p.Kind {
+	case Connect:
 		err = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-	} else {
+	case Request:
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	case Loose:
+		s.to = addr
 	}
 	if err != nil {
 		return fmt.Errorf("set option: %w", err)
 	}
-	if err := unix.Connect(fd, addr); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+	if s.to == nil {
+		err = unix.Connect(fd, addr)
+	}
+	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return fmt.Errorf("connect to %v: %w", to, err)
 	}
 	err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd,

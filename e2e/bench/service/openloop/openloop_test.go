@@ -55,16 +55,38 @@ func serve(t *testing.T, open func()) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
+// serveDatagrams starts an echo server of datagrams on loopback and returns its address.
+func serveDatagrams(t *testing.T) netip.AddrPort {
+	t.Helper()
+	c, err := net.ListenPacket("udp4", "0.0.0.0:0")
+	errtest.Must(t, err)
+	var served sync.WaitGroup
+	t.Cleanup(func() {
+		c.Close()
+		served.Wait()
+	})
+	served.Go(func() { errtest.Check(t, EchoDatagrams(c)) })
+	port := c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 2}), port)
+}
+
 func TestEveryOperationIsAnswered(t *testing.T) {
 	for name, l := range map[string]Load{
-		"connections in an open loop": {Kind: Connect, Rate: 500, Slots: 16},
-		"requests in an open loop":    {Kind: Request, Rate: 2000, Slots: 4},
-		"connections in a closed one": {Kind: Connect, Slots: 4},
-		"requests in a closed one":    {Kind: Request, Slots: 4},
+		"datagrams in an open loop":       {Kind: Datagram, Rate: 2000, Slots: 4},
+		"loose datagrams in an open loop": {Kind: Loose, Rate: 2000, Slots: 4},
+		"datagrams in a closed one":       {Kind: Datagram, Slots: 4},
+		"loose datagrams in a closed one": {Kind: Loose, Slots: 4},
+		"connections in an open loop":     {Kind: Connect, Rate: 500, Slots: 16},
+		"requests in an open loop":        {Kind: Request, Rate: 2000, Slots: 4},
+		"connections in a closed one":     {Kind: Connect, Slots: 4},
+		"requests in a closed one":        {Kind: Request, Slots: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l.To, l.Warm, l.Duration = []netip.AddrPort{serve(t, func() {})}, 50*time.Millisecond,
 				250*time.Millisecond
+			if l.Kind == Datagram || l.Kind == Loose {
+				l.To[0] = serveDatagrams(t)
+			}
 			r, err := l.RunBy(func(text string) ([]byte, error) {
 				var out bytes.Buffer
 				err := RunJSON(t.Context(), text, &out)
