@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// BuildTool builds package pkg of the module hack/tools/NAME below root, and returns the path of the
-// program. It keeps the program in out/tools, so that the next process links it only after a change.
-// It skips the test if the modules of pkg cannot be fetched.
+// BuildTool builds package pkg of the module hack/tools/NAME below root, and returns the path of
+// the program. It keeps the program in out/tools, so that the next process links it only after a
+// change. It skips the test if the modules of pkg cannot be fetched.
 func BuildTool(t testing.TB, root, name, pkg string, flags ...string) string {
 	t.Helper()
 	goTool := NeedProgram(t, "go")

@@ -105,7 +105,8 @@ func (t *Table) EachFlow(fn func(Flow) bool) error {
 // and v are its forward entry, which has the flags of the client. The egress reply entry, in the
 // first of the tables that has it, has the flags of the backend.
 func withReplies(tables []*ebpf.Map, k FlowKey, v FlowEntry) (flags, used uint32) {
-	key := FlowKey{Src: v.Addr, Sport: v.Port, Dst: k.Src, Dport: k.Sport, Proto: k.Proto, Way: FlowOut}
+	key := FlowKey{Src: v.Addr, Sport: v.Port, Dst: k.Src, Dport: k.Sport, Proto: k.Proto,
+		Way: FlowOut}
 	for _, table := range tables {
 		var r FlowEntry
 		if table.Lookup(key, &r) != nil || r.Addr != k.Dst || r.Port != k.Dport {

@@ -80,8 +80,8 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// New returns the links of a table that was opened with links, and must stay open as long as they are
-// used. It attaches nothing. Call CloseConntrack at the end.
+// New returns the links of a table that was opened with links, and must stay open as long as they
+// are used. It attaches nothing. Call CloseConntrack at the end.
 func New(t *bpfmaps.Table, o Options) *Links {
 	s := &Links{table: t, pods: o.Pods, log: o.Log, tcx: t.Features().TCX, tunnels: o.Tunnels,
 		patience: podPatience, recheck: recheckEvery}
