@@ -26,7 +26,7 @@ func (r *run) capped(ctx context.Context) (err error) {
 			return err
 		}
 		defer l.Close()
-		p, err := r.newPair(ctx, l)
+		p, err := r.newPair(ctx, l, false)
 		defer p.close()
 		if err != nil {
 			return err

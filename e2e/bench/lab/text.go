@@ -31,6 +31,11 @@ const (
 	sideKernel     = "hostRouting kernel"
 	sideFastPath   = "hostRouting ebpf"
 	basePTP        = "ptp, host-local"
+
+	sideJudged        = "hostRouting ebpf, pods with a policy"
+	sideService       = "hostRouting ebpf, to a service"
+	sideOutside       = "hostRouting ebpf, a client outside by another node"
+	sideOutsideKernel = "hostRouting kernel, a client outside by another node"
 )
 
 var labels = map[string]string{
@@ -42,10 +47,16 @@ var labels = map[string]string{
 	caseBetweenLarge + "_kernel":         "the same, with programs of services",
 	caseBetweenLarge + "_fast":           "the same, on the fast path",
 	caseBetweenLarge + "_fast_to_kernel": "the same, fast path against programs of services",
+	caseBetweenLarge + "_judged":         "the same, pods that a policy selects",
+	caseBetweenLarge + "_service":        "the same, to a service against to its pod",
+	caseBetweenLarge + "_outside":        "a client outside by another node, fast path against kernel",
 	caseBetweenSmall + "_control":        "CPU of a datagram of 100 bytes, the same side twice",
 	caseBetweenSmall + "_kernel":         "the same, with programs of services",
 	caseBetweenSmall + "_fast":           "the same, on the fast path",
 	caseBetweenSmall + "_fast_to_kernel": "the same, fast path against programs of services",
+	caseBetweenSmall + "_judged":         "the same, pods that a policy selects",
+	caseBetweenSmall + "_service":        "the same, to a service against to its pod",
+	caseBetweenSmall + "_outside":        "a client outside by another node, fast path against kernel",
 	caseAdd:                              "CNI ADD, median", caseAddWorkers: "Pods added by 8 workers, all of them",
 	caseTurn:       "One changed peer, the whole turn",
 	caseFillTurns:  "1,000 peers, all turns of a new veild",

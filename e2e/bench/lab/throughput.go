@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/lab/baretunnel"
 	"github.com/kubeveil/kubeveil/e2e/lab"
@@ -22,14 +26,29 @@ type pair struct {
 	lab    *lab.Lab
 	pods   [2]*lab.Pod
 	server *load.Server
+	// service is the address of the service of publish.
+	service netip.Addr
 }
 
 // newPair makes the pods, lets them exchange messages while the lab's leak oracle watches, and
-// starts the server. It may return a pair beside an error; close it too.
-func (r *run) newPair(ctx context.Context, l *lab.Lab) (*pair, error) {
+// starts the server. If judged, a policy selects the pods and allows everything. It may return a
+// pair beside an error; close it too.
+func (r *run) newPair(ctx context.Context, l *lab.Lab, judged bool) (*pair, error) {
 	p := &pair{lab: l}
+	add := func(n *lab.Node) (*lab.Pod, error) {
+		return n.AddPod(ctx, "bench", lab.PodOptions{})
+	}
+	if judged {
+		const namespace = "bench"
+		if err := allowAll(ctx, l, namespace); err != nil {
+			return nil, err
+		}
+		add = func(n *lab.Node) (*lab.Pod, error) {
+			return n.RunPod(ctx, namespace, n.Name, nil)
+		}
+	}
 	for i, n := range l.Nodes()[:2] {
-		pod, err := n.AddPod(ctx, "bench", lab.PodOptions{})
+		pod, err := add(n)
 		if err != nil {
 			return nil, err
 		}
@@ -49,6 +68,21 @@ func (r *run) newPair(ctx context.Context, l *lab.Lab) (*pair, error) {
 	}
 	p.server, err = load.Serve(ctx, p.pods[1].NetNS())
 	return p, err
+}
+
+// allowAll makes a namespace with a policy that selects its pods and allows everything.
+func allowAll(ctx context.Context, l *lab.Lab, namespace string) error {
+	if err := l.Control.AddNamespace(ctx, namespace); err != nil {
+		return err
+	}
+	all := networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{}},
+		Egress: []networkingv1.NetworkPolicyEgressRule{{}},
+		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress,
+			networkingv1.PolicyTypeEgress}}
+	_, err := l.Control.Client.NetworkingV1().NetworkPolicies(namespace).Create(ctx,
+		&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Spec: all},
+		metav1.CreateOptions{})
+	return err
 }
 
 // endOracle ends the leak oracle of a lab, because it uses CPU that is to be measured, and adds its
@@ -121,7 +155,7 @@ func (r *run) bare(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	p, err := r.newPair(ctx, l)
+	p, err := r.newPair(ctx, l, false)
 	defer p.close()
 	if err != nil {
 		return err

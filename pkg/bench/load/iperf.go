@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// controlPort is the TCP port on which iperf3 listens.
-const controlPort = 5201
+// Port is the port on which iperf3 listens.
+const Port = 5201
 
 // Server is an iperf3 server process in a namespace.
 type Server struct {
@@ -67,7 +67,7 @@ func (s *Server) wait(ctx context.Context, patience time.Duration) error {
 
 		var inUse bool
 		err := netns.Do(s.ns, func() error {
-			l, err := net.Listen("tcp", fmt.Sprintf(":%d", controlPort))
+			l, err := net.Listen("tcp", fmt.Sprintf(":%d", Port))
 			if err == nil {
 				return l.Close()
 			}
