@@ -74,6 +74,7 @@ func TestLink(t *testing.T) {
 		run  func(context.Context, *testing.T)
 	}{
 		{"an export is imported", p.imported},
+		{"seven more sites", p.moreSites},
 		{"an export without Service", p.withoutService},
 		{"the oldest export decides", p.oldestWins},
 		{"rights", p.rights},
@@ -192,24 +193,6 @@ func (s *side) gone(ctx context.Context, name string) error {
 		err = fmt.Errorf("%d EndpointSlices are there", len(list.Items))
 	}
 	return err
-}
-
-func (p pair) withoutService(ctx context.Context, t *testing.T) {
-	p.b.exportOnly(ctx, t, "none")
-	until(ctx, t, "the exports have conditions", func() error {
-		none, err := p.b.conditions(ctx, exports, "shop", "none")
-		if err != nil || !strings.HasPrefix(none["Valid"], "False NoService: there is no Service "+
-			"shop/none") {
-			return fmt.Errorf("conditions %q: %w", none, err)
-		}
-		web, err := p.b.conditions(ctx, exports, "shop", "web")
-		if err != nil || !strings.HasPrefix(web["Valid"], "True Valid") ||
-			!strings.HasPrefix(web["Ready"], "True Exported") {
-			return fmt.Errorf("conditions %q: %w", web, err)
-		}
-		return nil
-	})
-	p.b.unexport(ctx, t, "none")
 }
 
 // a exports the service later, and headless. Its export has the conflict, and both serve it.
@@ -373,37 +356,6 @@ func (p pair) away(ctx context.Context, t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// Wrong credentials are shown, and what is mirrored stays.
-func (p pair) credentials(ctx context.Context, t *testing.T) {
-	namespace := link.NamespacePrefix + "a"
-	for _, c := range []struct {
-		name, account, namespace, want string
-		ca                             []byte
-	}{
-		{"another CA", "reader", namespace, "certificate signed by unknown authority",
-			p.a.Control.Config.CAData},
-		{"a token without rights", "stranger", namespace, "this identity may not get siterecords",
-			p.b.Control.Config.CAData},
-		{"a namespace that does not exist", "reader", "kubeveil-site-none",
-			"names the namespace kubeveil-site-none", p.b.Control.Config.CAData},
-		{"good ones", "reader", namespace, "", p.b.Control.Config.CAData},
-	} {
-		p.a.trust(ctx, t, p.b, c.account, c.namespace, c.ca)
-		until(ctx, t, c.name, func() error {
-			conditions, err := p.a.conditions(ctx, links, "", "b")
-			if got := conditions["Readable"]; err != nil || !strings.Contains(got, c.want) ||
-				strings.HasPrefix(got, "True") != (c.want == "") {
-				return fmt.Errorf("conditions %q: %w", conditions, err)
-			}
-			return nil
-		})
-
-		if _, addrs, err := p.a.served(ctx, "web"); err != nil || len(addrs["b"]) != 2 {
-			t.Errorf("%s: web is served at %v: %v", c.name, addrs, err)
-		}
-	}
 }
 
 // A veil-site whose configuration has no site leaves nothing behind but its own exports.

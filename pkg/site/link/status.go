@@ -189,8 +189,8 @@ func (l *Linker) linkStatus(now inventory.State, s cluster.Site, r *mirror.Repor
 				v.left, v.problem))
 		}
 		if left := time.Until(ends); !ends.IsZero() && left < tokenWarning {
-			token = fmt.Sprintf("the token for site %s ends at %s: make a new one in the other "+
-				"cluster, and write it into the Secret", s.Name, ends.UTC().Format(time.RFC3339))
+			token = fmt.Sprintf("the token for site %s ends at %s: make a new one by veilctl site "+
+				"link", s.Name, ends.UTC().Format(time.RFC3339))
 		}
 	} else {
 		unreadable = "the site is closed: set reach in the configuration to open it"
