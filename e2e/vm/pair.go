@@ -108,17 +108,25 @@ func (p *Pair) WriteKubeconfig(path string) error {
 // plane's host.
 const otherConfig = "/run/lab/other.conf"
 
+// SiteCommand returns the command line of a verb of `veilctl site` that runs on the host of c's
+// control plane, with the kubeconfigs of the administrators of c and other.
+func (c *Cluster) SiteCommand(other *Cluster, args ...string) ([]string, error) {
+	text, err := os.ReadFile(other.Control.Path(superAdmin))
+	if err != nil {
+		return nil, err
+	}
+	line := append([]string{c.program("veilctl"), "site"}, args...)
+	return append(line, "--kubeconfig="+superAdmin, "--from="+otherConfig),
+		c.host.WriteFile(otherConfig, text)
+}
+
 // link lets c read the exports of other.
 func (c *Cluster) link(ctx context.Context, other *Cluster) error {
-	text, err := os.ReadFile(other.Control.Path(superAdmin))
+	line, err := c.SiteCommand(other, "link", "--timeout="+readyPatience.String())
 	if err != nil {
 		return err
 	}
-	if err := c.host.WriteFile(otherConfig, text); err != nil {
-		return err
-	}
-	out, err := c.Control.Exec(ctx, c.program("veilctl"), "site", "link",
-		"--kubeconfig="+superAdmin, "--from="+otherConfig, "--timeout="+readyPatience.String())
+	out, err := c.Control.Exec(ctx, line[0], line[1:]...)
 	if err != nil {
 		return err
 	}

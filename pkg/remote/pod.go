@@ -32,8 +32,8 @@ const container = "tool"
 // except Capabilities.
 type Pod struct {
 	Name string
-	// Node is the node on which the pod runs, regardless of taints. "" lets the scheduler choose;
-	// Run then sets Node.
+	// Node is the node on which the pod runs, regardless of taints with the effect NoSchedule. ""
+	// lets the scheduler choose; Run then sets Node.
 	Node string
 	// Image is the image of the container. "" means ConnectConfig.Image.
 	Image string

@@ -102,11 +102,14 @@ func (f *linkFlags) link(ctx context.Context, c verb.Call) (*linked, error) {
 
 	if !f.noPath {
 		p := path.Prober{Here: &here.End, There: &there.End, Step: step}
-		if err := p.Choose(f.nodes); err != nil {
+		if err := p.Choose(ctx, f.nodes); err != nil {
 			return nil, err
 		}
-		if r.Paths, err = p.Check(ctx); err != nil {
-			return nil, err
+		r.Paths, err = p.Check(ctx)
+		if left := p.Close(ctx); err != nil {
+			return nil, errors.Join(err, left)
+		} else if left != nil {
+			r.Warnings = append(r.Warnings, left.Error())
 		}
 	}
 

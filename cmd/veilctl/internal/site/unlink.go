@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/site/mirrored"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/site/path"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -147,6 +148,13 @@ func (f *unlinkFlags) clean(c verb.Call, r *unlinked, s *side, name string) erro
 
 	if err := closeNamespace(c.Ctx, s, link.NamespacePrefix+name, note); err != nil {
 		return err
+	}
+	pods, err := path.Remove(c.Ctx, s.Cluster, false)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.What, err)
+	}
+	for _, pod := range pods {
+		note("pod kube-system/" + pod)
 	}
 	for _, site := range s.Veild.Sites {
 		if site.Name == name {

@@ -3,7 +3,6 @@ package path
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -12,13 +11,12 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	table "github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/kube/veilnode"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -31,6 +29,8 @@ type Result struct {
 	// Sent and Arrived are sizes of IP packets in bytes, the largest first.
 	Sent    []int `json:"sent"`
 	Arrived []int `json:"arrived"`
+
+	failed error // of the sender
 }
 
 // String describes the path in one line.
@@ -54,19 +54,24 @@ type End struct {
 	// Veild is the configuration of veild.
 	Veild config.Config
 	Nodes []remote.Node
+
+	node  remote.Node
+	claim *table.Claim
+	pod   *remote.Pod // nil before it is created
 }
 
-// Prober checks the path between a node of each cluster, both ways.
+// Prober checks the path between a node of each cluster, both ways. Its Close must be called after
+// Check.
 type Prober struct {
 	Here, There *End
 	// Step is called with a sentence about each step, in the form of fmt.
 	Step func(format string, args ...any)
-	// from and to are the nodes of Here and There.
-	from, to remote.Node
 }
 
-// Choose selects the nodes: those of the flag, or the first Ready ones.
-func (p *Prober) Choose(flag string) error {
+func (p *Prober) ends() []*End { return []*End{p.Here, p.There} }
+
+// Choose selects the nodes: those of the flag, or the first Ready ones on which Kubeveil runs.
+func (p *Prober) Choose(ctx context.Context, flag string) error {
 	names := []string{"", ""}
 	if flag != "" {
 		if names = strings.Split(flag, ","); len(names) != 2 {
@@ -74,28 +79,38 @@ func (p *Prober) Choose(flag string) error {
 				verb.ErrUsage)
 		}
 	}
-	var err1, err2 error
-	p.from, err1 = choose(p.Here, names[0])
-	p.to, err2 = choose(p.There, names[1])
-	return errors.Join(err1, err2)
+	var errs []error
+	for i, e := range p.ends() {
+		claims, err := cluster.Claims(ctx, e.Cluster)
+		if err == nil {
+			err = e.choose(names[i], claims)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", e.What, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
-// choose returns the node with a name, or a Ready one if name is "": rather one that takes pods.
-func choose(s *End, name string) (remote.Node, error) {
-	ready := slices.DeleteFunc(slices.Clone(s.Nodes), func(n remote.Node) bool {
-		return !n.Ready || name != "" && n.Name != name
+// choose selects the node with a name, or any if name is "": rather one that takes pods. claims
+// holds the specs of VeilNodes.
+func (e *End) choose(name string, claims map[string][]byte) error {
+	ready := slices.DeleteFunc(slices.Clone(e.Nodes), func(n remote.Node) bool {
+		return !n.Ready || claims[n.Name] == nil || name != "" && n.Name != name
 	})
 	slices.SortStableFunc(ready, func(a, b remote.Node) int {
 		return cmp.Compare(rank(a), rank(b))
 	})
-	switch {
-	case len(ready) > 0:
-		return ready[0], nil
-	case name != "":
-		return remote.Node{}, fmt.Errorf("%s has no Ready node %s", s.What, name)
+	if len(ready) == 0 {
+		return fmt.Errorf("there is no Ready node %swith a VeilNode: wait for one, or write "+
+			"--skip-path", strings.TrimPrefix(name+" ", " "))
 	}
-	return remote.Node{}, fmt.Errorf("%s has no Ready node: wait for one, or write --skip-path",
-		s.What)
+	e.node = ready[0]
+	var err error
+	if e.claim, err = veilnode.Decode(claims[e.node.Name]); err != nil {
+		return fmt.Errorf("VeilNode %s: %w", e.node.Name, err)
+	}
+	return nil
 }
 
 func rank(n remote.Node) int {
@@ -105,53 +120,42 @@ func rank(n remote.Node) int {
 	return 1
 }
 
-// Times of a check.
+// Times of a check. Both ends of a direction end early.
 const (
-	sendFor    = 8 * time.Second
-	receiveFor = 12 * time.Second
+	passFor = 30 * time.Second
+	// restFor is how long a receiver waits for further sizes after the first.
+	restFor = 5 * time.Second
+	// closeFor bounds the removal of the pods.
+	closeFor = 2 * time.Minute
 )
-
-// podLimit is the time after which the kubelet ends a pod of a check that was interrupted, seconds.
-const podLimit int64 = 600
 
 // Check returns the paths both ways. It returns an error if packets of the tunnel do not arrive one
 // way, or are too small for a tunnel.
 func (p *Prober) Check(ctx context.Context) (paths []Result, err error) {
-	sizes, err := p.sizes(ctx)
+	to, err := p.addresses()
 	if err != nil {
 		return nil, err
 	}
-	a, closeA, err := p.pod(ctx, p.Here, p.from)
-	if err != nil {
+	pods, starting := errgroup.WithContext(ctx)
+	for _, e := range p.ends() {
+		p.Step("starting a pod on node %s of %s", e.node.Name, e.What)
+		pods.Go(func() error { return e.start(starting) })
+	}
+	if err := pods.Wait(); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, closeA()) }()
-	b, closeB, err := p.pod(ctx, p.There, p.to)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, closeB()) }()
 
-	is4, err := p.family()
-	if err != nil {
-		return nil, err
-	}
-	p.Step("sending datagrams both ways between %s and %s", p.from.Name, p.to.Name)
-	for _, way := range []struct {
-		out, in  *remote.Pod
-		from, to remote.Node
-		port     int
-	}{{a, b, p.from, p.to, p.There.Veild.Tunnel.Port},
-		{b, a, p.to, p.from, p.Here.Veild.Tunnel.Port}} {
-		addr, _ := way.to.Addr(is4)
-		one := Result{From: way.from.Name, To: way.to.Name, Sent: sizes,
-			Address: netip.AddrPortFrom(addr, uint16(way.port))}
-		if one.Arrived, err = pass(ctx, way.out, way.in, one.Address, sizes); err != nil {
+	sizes := p.sizes()
+	p.Step("sending datagrams both ways between %s and %s", p.Here.node.Name, p.There.node.Name)
+	for i, out := range p.ends() {
+		in := p.ends()[1-i]
+		one := Result{From: out.node.Name, To: in.node.Name, Sent: sizes, Address: to[1-i]}
+		if err := one.pass(ctx, out.pod, in.pod); err != nil {
 			return nil, err
 		}
 		paths = append(paths, one)
 	}
-	return paths, p.judge(paths, !is4)
+	return paths, p.judge(paths, to[0].Addr().Is6())
 }
 
 // judge returns an error for a path that cannot carry a tunnel.
@@ -161,9 +165,13 @@ func (p *Prober) judge(paths []Result, outer6 bool) error {
 	for _, one := range paths {
 		switch {
 		case len(one.Arrived) == 0:
-			errs = append(errs, fmt.Errorf("no datagram from node %s arrives at node %s: permit "+
-				"UDP to %s from all nodes of the other cluster, or write --skip-path", one.From,
-				one.To, one.Address))
+			err := fmt.Errorf("no datagram from node %s arrives at node %s: permit UDP to %s from "+
+				"all nodes of the other cluster, or write --skip-path", one.From, one.To,
+				one.Address)
+			if one.failed != nil {
+				err = fmt.Errorf("%w; %w", err, one.failed)
+			}
+			errs = append(errs, err)
 		case slices.Max(one.Arrived) < least:
 			errs = append(errs, fmt.Errorf("from node %s to node %s, packets of %d bytes arrive, "+
 				"and a tunnel needs %d: raise the MTU of the path", one.From, one.To,
@@ -173,98 +181,64 @@ func (p *Prober) judge(paths []Result, outer6 bool) error {
 	return errors.Join(errs...)
 }
 
-// family reports whether the nodes reach each other by IPv4. It prefers IPv4.
-func (p *Prober) family() (is4 bool, err error) {
-	for _, is4 := range []bool{true, false} {
-		_, from := p.from.Addr(is4)
-		_, to := p.to.Addr(is4)
-		if from && to {
-			return is4, nil
+// addresses returns the endpoints of Here and There between which veild makes the tunnel.
+func (p *Prober) addresses() (to [2]netip.AddrPort, err error) {
+	both := table.Families{V4: true, V6: true}
+	for _, e := range p.ends() {
+		_, v4 := table.Node{Claim: e.claim}.Endpoint(table.Families{V4: true})
+		_, v6 := table.Node{Claim: e.claim}.Endpoint(table.Families{V6: true})
+		both.V4, both.V6 = both.V4 && v4, both.V6 && v6
+	}
+	for i, e := range p.ends() {
+		var ok bool
+		if to[i], ok = (table.Node{Claim: e.claim}).Endpoint(both); !ok {
+			return to, fmt.Errorf("nodes %s and %s have no endpoints of the same IP family",
+				p.Here.node.Name, p.There.node.Name)
 		}
 	}
-	return false, fmt.Errorf("nodes %s and %s have no addresses of the same IP family", p.from.Name,
-		p.to.Name)
+	return to, nil
 }
 
 // sizes returns the sizes of IP packets to try, the largest first: the MTU of both nodes, and usual
 // ones below it.
-func (p *Prober) sizes(ctx context.Context) ([]int, error) {
-	most := 9000
-	for _, s := range []struct {
-		side *End
-		node string
-	}{{p.Here, p.from.Name}, {p.There, p.to.Name}} {
-		claims, err := cluster.Claims(ctx, s.side.Cluster)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", s.side.What, err)
-		}
-		var claim struct{ MTU int }
-		if err := json.Unmarshal(claims[s.node], &claim); err != nil || claim.MTU <= 0 {
-			claim.MTU = 1500
-		}
-		most = min(most, claim.MTU)
-	}
+func (p *Prober) sizes() []int {
+	most := min(cmp.Or(p.Here.claim.MTU, 1500), cmp.Or(p.There.claim.MTU, 1500))
 	sizes := []int{most}
 	for _, size := range []int{1500, 1450, 1420, 1400, 1380, 1340, 1280} {
 		if size < most {
 			sizes = append(sizes, size)
 		}
 	}
-	return sizes, nil
+	return sizes
 }
 
-// pod starts a pod on the host's network of a node, with the image of veild.
-func (p *Prober) pod(ctx context.Context, s *End, node remote.Node) (pod *remote.Pod,
-	done func() error, err error) {
-	ds, err := s.Client.AppsV1().DaemonSets(remote.SystemNamespace).Get(ctx, "veild",
-		metav1.GetOptions{})
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: read DaemonSet veild: %w", s.What, err)
+// pass sends datagrams from one pod to the node of another, and sets the sizes that arrive.
+func (r *Result) pass(ctx context.Context, out, in *remote.Pod) error {
+	list := strings.Trim(strings.ReplaceAll(fmt.Sprint(r.Sent), " ", ","), "[]")
+	probe := func(verb, flag, value string) []string {
+		return []string{veilctl, "site", probeVerb, verb, flag, value, "--sizes", list, "--for",
+			passFor.String(), "--token"}
 	}
-	p.Step("starting a pod on node %s of %s", node.Name, s.What)
-	n, err := s.Namespace(ctx, "kubeveil-site-path", remote.Privileged)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", s.What, err)
-	}
-	done = func() error { return n.Close(context.WithoutCancel(ctx)) }
-	pod = &remote.Pod{Name: "path", Node: node.Name, HostNetwork: true,
-		Image:        ds.Spec.Template.Spec.Containers[0].Image,
-		Command:      []string{veilctl, "site", probeVerb, "hold"},
-		Capabilities: []corev1.Capability{"NET_RAW"}, Change: func(o *corev1.Pod) {
-			o.Spec.ImagePullSecrets = ds.Spec.Template.Spec.ImagePullSecrets
-			o.Spec.ActiveDeadlineSeconds = new(podLimit)
-		}}
-	if err := n.Run(ctx, pod); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("%s: %w", s.What, err), done())
-	}
-	return pod, done, nil
-}
-
-// veilctl is the path of this program in the image of veild.
-const veilctl = "/usr/local/bin/veilctl"
-
-// pass sends datagrams from one pod to the node of another, and returns the sizes that arrive.
-func pass(ctx context.Context, out, in *remote.Pod, to netip.AddrPort, sizes []int) ([]int, error) {
 	token := remote.NewCanary()
-	list := strings.Trim(strings.ReplaceAll(fmt.Sprint(sizes), " ", ","), "[]")
-	var answer []byte
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) {
-		answer, err = in.Exec(ctx, veilctl, "site", probeVerb, "receive", "--port",
-			fmt.Sprint(to.Port()), "--token", token, "--sizes", list, "--for", receiveFor.String())
-		return err
-	})
-	g.Go(func() error {
-		_, err := out.Exec(ctx, veilctl, "site", probeVerb, "send", "--to", to.String(), "--token",
-			token, "--sizes", list, "--for", sendFor.String())
-		return err
-	})
-	if err := g.Wait(); err != nil {
-		return nil, err
+	sending, stop := context.WithCancel(ctx)
+	defer stop()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := out.Exec(sending, append(probe("send", "--to", r.Address.String()), token)...)
+		sent <- err
+	}()
+
+	answer, err := in.Exec(ctx, append(probe("receive", "--port", fmt.Sprint(r.Address.Port())),
+		token)...)
+	if err == nil {
+		err = remote.DecodeAnswer(answer, &r.Arrived)
 	}
-	var arrived []int
-	if err := remote.DecodeAnswer(answer, &arrived); err != nil {
-		return nil, fmt.Errorf("answer of the pod on node %s: %w", in.Node, err)
+	if err != nil || len(r.Arrived) > 0 {
+		stop() // The sender would continue.
 	}
-	return arrived, nil
+	r.failed = <-sent
+	if err != nil {
+		return fmt.Errorf("receive at node %s: %w", in.Node, err)
+	}
+	return nil
 }

@@ -62,6 +62,10 @@ func Verb() *cobra.Command {
 	})
 }
 
+// message begins each payload: the type of WireGuard's data messages. So firewalls on the way treat
+// the datagrams as those of a tunnel, and a tunnel drops them, because it has no such session.
+const message = "\x04\x00\x00\x00"
+
 // sendEvery is the pause between two rounds of datagrams of all sizes.
 const sendEvery = 200 * time.Millisecond
 
@@ -95,10 +99,13 @@ func (p *probe) send(ctx context.Context) error {
 	}
 
 	sent, last := 0, error(nil)
+	// If the tunnel has UDP_GRO, the receiver's kernel merges a datagram with a longer one before
+	// it, and shows the size of both together. It does not merge one with a shorter one before it.
+	sizes := slices.Sorted(slices.Values(p.sizes))
 	for ctx.Err() == nil {
-		for _, size := range p.sizes {
-			payload := make([]byte, max(size-headers(to.Addr().Is4()), len(p.token)))
-			copy(payload, p.token)
+		for _, size := range sizes {
+			payload := make([]byte, max(size-headers(to.Addr().Is4()), len(message)+len(p.token)))
+			copy(payload, message+p.token)
 			if _, err := conn.WriteToUDPAddrPort(payload, to); err == nil {
 				sent++
 			} else if !errors.Is(err, unix.EMSGSIZE) {
@@ -133,9 +140,9 @@ func keepWhole(conn *net.UDPConn, is4 bool) error {
 	return errors.Join(err, failed)
 }
 
-// receive returns the sizes of IP packets that arrive, the largest first, when all have arrived or
-// ctx ends. It reads frames, because the port belongs to the tunnel, and because the guard drops
-// datagrams of nodes that are not peers yet.
+// receive returns the sizes of IP packets that arrive, the largest first, when all have arrived,
+// when restFor has passed since the first, or when ctx ends. It reads frames, because the port
+// belongs to the tunnel, and because the guard drops datagrams of nodes that are not peers yet.
 func (p *probe) receive(ctx context.Context) ([]int, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC,
 		int(toNetwork(unix.ETH_P_ALL)))
@@ -144,13 +151,14 @@ func (p *probe) receive(ctx context.Context) ([]int, error) {
 	}
 	defer unix.Close(fd)
 	// A packet that is lost because the buffer is full is sent again.
-	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<20),
+	err = errors.Join(onlyPort(fd, p.port),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<20),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}))
 	if err != nil {
 		return nil, fmt.Errorf("read frames: %w", err)
 	}
 
-	got, buf := map[int]bool{}, make([]byte, 64<<10)
+	got, buf := map[int]bool{}, make([]byte, headers(false)+len(message+p.token))
 	for ctx.Err() == nil && len(got) < len(p.sizes) {
 		n, _, err := unix.Recvfrom(fd, buf, 0)
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENETDOWN) {
@@ -160,12 +168,33 @@ func (p *probe) receive(ctx context.Context) ([]int, error) {
 			return nil, fmt.Errorf("read frames: %w", err)
 		}
 		if size := p.size(buf[:n]); slices.Contains(p.sizes, size) {
+			if len(got) == 0 {
+				var rest context.CancelFunc
+				ctx, rest = context.WithTimeout(ctx, restFor)
+				defer rest()
+			}
 			got[size] = true
 		}
 	}
 	sizes := slices.Sorted(maps.Keys(got))
 	slices.Reverse(sizes)
 	return sizes, nil
+}
+
+// onlyPort drops frames in the kernel unless they have the port where a datagram without options of
+// IP has it, so that other traffic of a node does not fill the buffer. Some other frames pass.
+func onlyPort(fd, port int) error {
+	const load, equal = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ
+	filter := []unix.SockFilter{
+		{Code: load, K: uint32(headers(true) - 6)},
+		{Code: equal, K: uint32(port), Jt: 2},
+		{Code: load, K: uint32(headers(false) - 6)},
+		{Code: equal, K: uint32(port), Jf: 1},
+		{Code: unix.BPF_RET, K: 64 << 10},
+		{Code: unix.BPF_RET},
+	}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 }
 
 // toNetwork returns v in network byte order.
@@ -177,13 +206,13 @@ func (p *probe) size(b []byte) int {
 	is4 := len(b) > 0 && b[0] == 0x45
 	head := headers(is4)
 	switch {
-	case len(b) < head+len(p.token) || !is4 && b[0]>>4 != 6:
+	case len(b) < head+len(message+p.token) || !is4 && b[0]>>4 != 6:
 		return 0
 	case is4 && b[9] != unix.IPPROTO_UDP || !is4 && b[6] != unix.IPPROTO_UDP:
 		return 0
 	case int(b[head-6])<<8|int(b[head-5]) != p.port:
 		return 0
-	case string(b[head:head+len(p.token)]) != p.token:
+	case string(b[head:head+len(message+p.token)]) != message+p.token:
 		return 0
 	case is4:
 		return int(b[2])<<8 | int(b[3])

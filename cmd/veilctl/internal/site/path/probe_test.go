@@ -2,6 +2,7 @@ package path
 
 import (
 	"context"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -48,23 +49,44 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// If the tunnel has UDP_GRO, the receiver's kernel merges a datagram with a longer one before it.
+// So each round begins with the shortest.
+func TestShortestDatagramIsSentFirst(t *testing.T) {
+	at, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	errtest.Must(t, err)
+	defer at.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	var g errgroup.Group
+	defer func() { cancel(); errtest.Check(t, g.Wait()) }()
+	p := &probe{to: at.LocalAddr().String(), token: "canary-x", sizes: []int{1500, 1400, 1280}}
+	g.Go(func() error { return p.send(ctx) })
+	for _, want := range []int{1280, 1400, 1500} {
+		n, err := at.Read(make([]byte, 2000))
+		errtest.Must(t, err)
+		if n+headers(true) != want {
+			t.Errorf("a datagram of %d bytes, want %d", n+headers(true), want)
+		}
+	}
+}
+
 // Only a whole datagram of the port with the token counts.
 func TestSizeOfAProbe(t *testing.T) {
-	packet4 := "\x45\x00\x00\x24" + strings.Repeat("\x00", 5) + "\x11" + strings.Repeat("\x00", 10) +
-		"\x00\x01\xca\x6c\x00\x10\x00\x00" + "canary-x"
-	packet6 := "\x60\x00\x00\x00\x00\x10\x11\x40" + strings.Repeat("\x00", 32) +
-		"\x00\x01\xca\x6c\x00\x10\x00\x00" + "canary-x"
+	packet4 := "\x45\x00\x00\x28" + strings.Repeat("\x00", 5) + "\x11" + strings.Repeat("\x00", 10) +
+		"\x00\x01\xca\x6c\x00\x14\x00\x00" + message + "canary-x"
+	packet6 := "\x60\x00\x00\x00\x00\x14\x11\x40" + strings.Repeat("\x00", 32) +
+		"\x00\x01\xca\x6c\x00\x14\x00\x00" + message + "canary-x"
 	p := &probe{port: 51820, token: "canary-x"}
 	for name, tt := range map[string]struct {
 		packet string
 		want   int
 	}{
-		"IPv4":          {packet4, 36},
-		"IPv6":          {packet6, 56},
+		"IPv4":          {packet4, 40},
+		"IPv6":          {packet6, 60},
 		"TCP":           {strings.Replace(packet4, "\x11", "\x06", 1), 0},
 		"another port":  {strings.Replace(packet4, "\xca\x6c", "\xca\x6d", 1), 0},
 		"another token": {strings.Replace(packet6, "canary-x", "canary-y", 1), 0},
-		"cut":           {packet4[:35], 0},
+		"another type":  {strings.Replace(packet6, message, "\x01\x00\x00\x00", 1), 0},
+		"cut":           {packet4[:39], 0},
 		"empty":         {"", 0},
 	} {
 		if got := p.size([]byte(tt.packet)); got != tt.want {
@@ -76,7 +98,7 @@ func TestSizeOfAProbe(t *testing.T) {
 // A path that loses everything, or that is too small for a tunnel, is refused both ways.
 func TestPathsAreJudged(t *testing.T) {
 	a := &End{Veild: config.Config{ClusterRanges: nettest.Prefixes("10.244.0.0/16")}}
-	p := &Prober{Here: a, There: a}
+	p := &Prober{Here: a}
 	to := netip.MustParseAddrPort("198.51.100.2:51820")
 	good := Result{From: "x", To: "y", Address: to, Sent: []int{1500}, Arrived: []int{1500}}
 	if err := p.judge([]Result{good, good}, false); err != nil {
