@@ -40,7 +40,9 @@ func TestIdlePodsAreNotSpoofers(t *testing.T) {
 				t.Errorf("%d pods, drops %+v, problems %q; want %d and no drop but pod_link_local",
 					s.Pods, s.Guard.Drops, s.Problems, pods)
 			}
-			t.Logf("counted apart: %d", nodetest.Dropped(ctx, t, n, "pod_link_local"))
+			if apart := nodetest.Dropped(ctx, t, n, chains.PodLinkLocal); apart < uint64(pods) {
+				t.Errorf("%d packets of the pods' kernels, want one of each pod at least", apart)
+			}
 			nodetest.NoLeaks(t, l)
 		})
 	}
