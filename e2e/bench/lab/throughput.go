@@ -38,6 +38,7 @@ func (r *run) newPair(ctx context.Context, l *lab.Lab, judged bool) (*pair, erro
 	add := func(n *lab.Node) (*lab.Pod, error) {
 		return n.AddPod(ctx, "bench", lab.PodOptions{})
 	}
+
 	if judged {
 		const namespace = "bench"
 		if err := allowAll(ctx, l, namespace); err != nil {
@@ -47,6 +48,7 @@ func (r *run) newPair(ctx context.Context, l *lab.Lab, judged bool) (*pair, erro
 			return n.RunPod(ctx, namespace, n.Name, nil)
 		}
 	}
+
 	for i, n := range l.Nodes()[:2] {
 		pod, err := add(n)
 		if err != nil {

@@ -223,6 +223,7 @@ func (p *loop) event(i int32) {
 			p.finish(i)
 		}
 	}
+
 	if err != nil && !errors.Is(err, unix.EAGAIN) {
 		p.fail(i, err)
 	}
@@ -297,6 +298,7 @@ func (p *loop) open(i int32, to netip.AddrPort) error {
 	if err != nil {
 		return fmt.Errorf("socket: %w", err)
 	}
+
 	s := &p.slots[i]
 	s.fd, s.phase = fd, connecting
 	switch p.Kind {
