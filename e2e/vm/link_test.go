@@ -210,6 +210,7 @@ func (l *linker) unlink(ctx context.Context, t *testing.T) {
 	}
 	_, err := l.run(ctx, t, nil, "unlink", "b", "--wait="+linkLimit.String())
 	errtest.Must(t, err)
+
 	left := l.pods(ctx, t)
 	for _, kind := range []string{"sitenodes", "siterecords", "serviceimports", "namespaces",
 		"secrets"} {

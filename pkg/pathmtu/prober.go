@@ -245,6 +245,7 @@ func (p *Prober) wanted(t *target, now time.Time) bool {
 		t.segments = true
 		return true
 	}
+
 	traffic, ok := p.o.Traffic(t.Peer)
 	t.segments = traffic.Segments
 	if ok && traffic.Silent {

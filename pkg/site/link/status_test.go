@@ -35,6 +35,7 @@ func TestUnknownNodesAreAProblem(t *testing.T) {
 func TestConditionsOfALink(t *testing.T) {
 	b := cluster.Site{Name: "b"}
 	home := record.Key{Name: NamespacePrefix + "b"}
+
 	for name, tt := range map[string]struct {
 		change func(*remote, inventory.State, *mirror.Report)
 		bad    string // conditions that are not as they should be

@@ -64,6 +64,7 @@ func (f *followed) update(socket string, st *tunnel.DeviceState) bool {
 	if f.revision == "" {
 		return false
 	}
+
 	p, seconds := &tunnel.PeerState{}, int64(0)
 	err := ask(socket, "changed="+f.revision, func(name, value string) (err error) {
 		switch name {
@@ -96,6 +97,7 @@ func (f *followed) update(socket string, st *tunnel.DeviceState) bool {
 	if err != nil {
 		return false
 	}
+
 	st.Served, st.PublicKey, st.ListenPort = true, f.state.PublicKey, f.state.ListenPort
 	st.Mark, st.Peers = f.state.Mark, slices.Clone(f.state.Peers)
 	return true

@@ -21,6 +21,7 @@ func TestChangesUpdateAReading(t *testing.T) {
 	after := before
 	after.Endpoint, after.Sent = netip.MustParseAddrPort("198.18.0.2:1"), 7
 	after.LastHandshake = time.Unix(8, 9)
+
 	for name, tt := range map[string]struct {
 		answer string
 		ok     bool

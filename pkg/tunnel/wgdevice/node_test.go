@@ -114,6 +114,7 @@ func TestReadingOfChangesIsLikeAWholeReading(t *testing.T) {
 		flows(t, "traffic", arrivals, time.Time{})
 		stop()
 	}
+
 	for _, step := range []struct {
 		name string
 		do   func()

@@ -94,6 +94,7 @@ func Listen(path string) (*net.UnixListener, error) {
 func (s *Server) answer(op string, body []byte) []byte {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
+
 	var answer bytes.Buffer
 	var err error
 	switch op {
