@@ -64,7 +64,7 @@ func ours(ctx context.Context, w want, config, profile string,
 		return f, err
 	}
 	defer func() { err = errors.Join(err, node.Close()) }()
-	if f.Empty, err = memoryOfMaps(); err != nil {
+	if f.Empty, err = load.MapsMiB(); err != nil {
 		return f, err
 	}
 
@@ -91,7 +91,7 @@ func ours(ctx context.Context, w want, config, profile string,
 	if f.Peak, err = load.PeakMiB(os.Getpid()); err != nil {
 		return f, err
 	}
-	if f.Maps, err = memoryOfMaps(); err != nil {
+	if f.Maps, err = load.MapsMiB(); err != nil {
 		return f, err
 	}
 	f.Heap = heap()

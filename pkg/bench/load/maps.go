@@ -1,4 +1,4 @@
-package scale
+package load
 
 import (
 	"bytes"
@@ -11,8 +11,9 @@ import (
 	"strings"
 )
 
-// memoryOfMaps returns the kernel's memory of all BPF maps that this process has open, in MiB.
-func memoryOfMaps() (float64, error) {
+// MapsMiB returns the kernel's memory of all BPF maps that this process has open, in MiB: memlock in
+// /proc/self/fdinfo (bpf_map_show_fdinfo in kernel/bpf/syscall.c).
+func MapsMiB() (float64, error) {
 	files, err := filepath.Glob("/proc/self/fdinfo/*")
 	if err != nil {
 		return 0, err
