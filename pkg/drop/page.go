@@ -41,7 +41,7 @@ func (f *Feature) page(r *http.Request) (any, error) {
 	var d telemetry.Drops
 	if q.after == 0 && f.o.Tunnels != nil { // reading the devices costs more than the samples
 		if d.Tunnels, err = f.o.Tunnels(); err != nil {
-			return nil, err
+			d.Unread = err.Error()
 		}
 	}
 	counts, err := f.counts()

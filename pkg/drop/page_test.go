@@ -2,6 +2,7 @@ package drop
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -125,6 +126,13 @@ func TestPageChoosesPackets(t *testing.T) {
 				t.Errorf("drops of tunnels: %v", d.Tunnels)
 			}
 		})
+	}
+
+	f.o.Tunnels = func() (map[string]uint64, error) { return nil, errors.New("it stands still") }
+	answer, err := f.page(httptest.NewRequest(http.MethodGet, telemetry.DropsPath, nil))
+	if d, ok := answer.(telemetry.Drops); err != nil || !ok || len(d.Packets) != 3 ||
+		d.Unread != "it stands still" {
+		t.Errorf("without the tunnels: %+v, %v; want all packets and what is missing", answer, err)
 	}
 	if _, err := f.query(httptest.NewRequest(http.MethodGet, "/?pod="+link, nil)); err == nil {
 		t.Error("a pod is found by the name of its link")

@@ -18,6 +18,8 @@ type Drops struct {
 	// Tunnels counts the packets that veil-wg dropped since its process began, by reason. They
 	// have no samples. Only answers to requests without ?after have it.
 	Tunnels map[string]uint64 `json:"tunnels,omitempty"`
+	// Unread is why Tunnels is missing, or empty.
+	Unread string `json:"unread,omitempty"`
 	// Last is the Number of the newest sample that was looked at, selected or not. It is larger
 	// than all numbers of an earlier veild. More reports whether there may be samples after Last,
 	// because the answer has the largest size: request them with ?after.

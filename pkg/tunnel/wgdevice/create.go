@@ -154,6 +154,9 @@ func (h *Host) request(ctx context.Context, d tunnel.Device) error {
 }
 
 func served(name string) error {
+	if err := standsStill(name); err != nil {
+		return err
+	}
 	c, err := wgctrl.New()
 	if err != nil {
 		return fmt.Errorf("open wireguard control: %w", err)

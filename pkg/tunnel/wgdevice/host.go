@@ -138,6 +138,9 @@ func (h *Host) readUserspace(st tunnel.DeviceState) (tunnel.DeviceState, error) 
 	}
 	if !f.update(socket, &st) {
 		revision := f.begin(socket)
+		if err := standsStill(st.Name); err != nil {
+			return st, err
+		}
 		if err := readWhole(&st); err != nil || !st.Served {
 			return st, err
 		}
@@ -228,6 +231,9 @@ func peerState(p wgtypes.Peer) tunnel.PeerState {
 // Configure applies c in one call of wgctrl, which splits a configuration that exceeds a netlink
 // message.
 func (h *Host) Configure(ctx context.Context, c tunnel.DeviceChange) error {
+	if err := standsStill(c.Name); err != nil {
+		return err
+	}
 	client, err := wgctrl.New()
 	if err != nil {
 		return fmt.Errorf("open wireguard control: %w", err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -19,8 +20,9 @@ import (
 )
 
 const (
-	// askPatience bounds the time that veil-wg may take to answer.
-	askPatience = time.Second
+	// askPatience bounds the time that veil-wg may take to answer. stillPatience bounds it before a
+	// request of wgctrl. It is longer, because a turn fails after it.
+	askPatience, stillPatience = time.Second, 5 * time.Second
 	// maxLines bounds the lines of an answer: a line for each peer at most.
 	maxLines = 1 << 17
 )
@@ -34,12 +36,33 @@ func socketOf(device string) string {
 // unix.EOPNOTSUPP if the engine does not know the request. A veil-wg of an older release closes the
 // connection, which is an error too.
 func ask(socket, request string, each func(name, value string) error) error {
-	c, err := net.DialTimeout("unix", socket, askPatience)
+	return askWithin(askPatience, socket, request, each)
+}
+
+// ErrStill is the error about a process of a device that takes a request and does not answer it.
+var ErrStill = errors.New("the process of the device does not answer")
+
+// standsStill returns an error if the process of a device takes a request and does not answer it, as
+// after SIGSTOP. It returns nil if there is no such process. wgctrl has no deadline, so its request
+// would wait as long.
+func standsStill(device string) error {
+	err := askWithin(stillPatience, socketOf(device), "drops=1",
+		func(string, string) error { return nil })
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("read or change device %s: %w for %v: let it continue, or end it, and "+
+			"veil-wg starts another", device, ErrStill, stillPatience)
+	}
+	return nil
+}
+
+func askWithin(patience time.Duration, socket, request string,
+	each func(name, value string) error) error {
+	c, err := net.DialTimeout("unix", socket, patience)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(askPatience))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	if _, err := fmt.Fprint(c, request+"\n\n"); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
@@ -254,6 +255,26 @@ func TestPortInUse(t *testing.T) {
 	}
 	unix.Close(fd)
 	n.mustSync(n.spec())
+}
+
+// A process that takes requests and does not answer them is named. It holds up no reading for ever,
+// and when it continues, the device is read.
+func TestProcessThatStandsStillIsNamed(t *testing.T) {
+	n := newNode(t, 1, ipv4)
+	n.startWorker()
+	n.mustSync(n.spec())
+	pid := n.child()
+	errtest.Must(t, syscall.Kill(pid, syscall.SIGSTOP))
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+
+	_, err := n.sync(n.spec())
+	if !errors.Is(err, wgdevice.ErrStill) || !strings.Contains(err.Error(), device) {
+		t.Errorf("sync: %v, want ErrStill and the device", err)
+	}
+	errtest.Must(t, syscall.Kill(pid, syscall.SIGCONT))
+	if st := n.read(n.host); len(st.Devices) != 1 || !st.Devices[0].Served {
+		t.Errorf("read %+v after it continues", st)
+	}
 }
 
 func TestKeysAreNotLogged(t *testing.T) {

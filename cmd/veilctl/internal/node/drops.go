@@ -153,6 +153,9 @@ func (s *dropStream) remarkBegin(d telemetry.Drops) (err error) {
 		err = s.remark(dropRemark{Gap: d.Before, Since: d.Since}, fmt.Sprintf("veild began at %s; "+
 			"%d packets dropped earlier are only counted.", stamp(d.Since), d.Before))
 	}
+	if err == nil && d.Unread != "" {
+		err = s.remark(dropRemark{Problem: d.Unread}, "Counts of veil-wg are missing: "+d.Unread)
+	}
 	if err == nil && len(d.Tunnels) > 0 && s.reason == "" {
 		err = s.remark(dropRemark{Tunnels: d.Tunnels}, fmt.Sprintf("veil-wg only counts what it "+
 			"drops. Since it began: %s.", reasonCounts(d.Tunnels)))
