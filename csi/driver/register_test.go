@@ -127,3 +127,14 @@ func TestServeEndsBesideACallThatDoesNot(t *testing.T) {
 	<-called
 	s.Stop()
 }
+
+// A server whose context ends before it begins is stopped without an error.
+func TestServerThatIsStoppedBeforeItBegins(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	for range 100 {
+		l, err := Listen(filepath.Join(t.TempDir(), "csi.sock"))
+		errtest.Must(t, err)
+		errtest.Must(t, Serve(ctx, grpc.NewServer(), l))
+	}
+}

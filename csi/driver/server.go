@@ -113,6 +113,9 @@ func serve(ctx context.Context, s *grpc.Server, l net.Listener, patience time.Du
 	go s.GracefulStop()
 	select {
 	case err := <-done:
+		if errors.Is(err, grpc.ErrServerStopped) { // it was stopped before it began
+			return nil
+		}
 		return err
 	case <-time.After(patience):
 		go s.Stop()

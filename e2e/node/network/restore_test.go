@@ -72,7 +72,7 @@ func TestPolicyAndKeyAfterEtcdWasRestored(t *testing.T) {
 
 // unnamed bounds how long no status may name the cause while a peer's new key is not known. An
 // event of the API server may take as long on a busy machine.
-const unnamed = 3 * time.Second
+const unnamed = 6 * time.Second
 
 // keyDuringRestore restores etcd, and makes another key on the second node while the API server is
 // away. The first node takes it over soon after the server is back. Until then the status of a node

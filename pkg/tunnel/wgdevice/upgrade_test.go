@@ -2,6 +2,7 @@ package wgdevice_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"os/exec"
@@ -10,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -33,6 +36,10 @@ func (n *testNode) handshakes() (out []string) {
 			if strings.HasPrefix(s.Text(), "last_handshake_time") {
 				out = append(out, s.Text())
 			}
+		}
+		if errors.Is(s.Err(), unix.ECONNRESET) { // the process ended while it answered
+			out = nil
+			return nil
 		}
 		return s.Err()
 	})
