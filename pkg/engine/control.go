@@ -91,8 +91,8 @@ func (d *Device) step(now time.Duration) time.Duration {
 	return d.mu.nextWalk - now
 }
 
-// walk performs the due actions of all peers, and leaves out those that rest. It begins at the first
-// peer for which the last walk had no budget, so that no peer starves.
+// walk performs the due actions of all peers, and leaves out those that rest. It begins at the
+// first peer for which the last walk had no budget, so that no peer starves.
 func (d *Device) walk(now time.Duration) {
 	d.mu.refused, d.mu.judgements = false, 0
 	d.noteChanges()

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// MapsMiB returns the kernel's memory of all BPF maps that this process has open, in MiB: memlock in
-// /proc/self/fdinfo (bpf_map_show_fdinfo in kernel/bpf/syscall.c).
+// MapsMiB returns the kernel's memory of all BPF maps that this process has open, in MiB: memlock
+// in /proc/self/fdinfo (bpf_map_show_fdinfo in kernel/bpf/syscall.c).
 func MapsMiB() (float64, error) {
 	files, err := filepath.Glob("/proc/self/fdinfo/*")
 	if err != nil {

@@ -102,8 +102,8 @@ func TestThousandPeers(t *testing.T) {
 	t.Logf("1000 peers back after %s", time.Since(began).Round(time.Millisecond))
 }
 
-// A host that reads only what changed has the state that a first reading has: after traffic, changes
-// by another program, and with another process of the device.
+// A host that reads only what changed has the state that a first reading has: after traffic,
+// changes by another program, and with another process of the device.
 func TestReadingOfChangesIsLikeAWholeReading(t *testing.T) {
 	wg := nettest.NeedProgram(t, "wg")
 	a, b := pair(t, ipv4)
@@ -121,7 +121,8 @@ func TestReadingOfChangesIsLikeAWholeReading(t *testing.T) {
 	}{
 		{"traffic", traffic},
 		{"another program", func() {
-			a.Exec(t, wg, "set", device, "peer", b.key.Public().String(), "persistent-keepalive", "7")
+			a.Exec(t, wg, "set", device, "peer", b.key.Public().String(), "persistent-keepalive",
+				"7")
 		}},
 		{"another process", func() {
 			pid := a.child()

@@ -42,9 +42,9 @@ func ask(socket, request string, each func(name, value string) error) error {
 // ErrStill is the error about a process of a device that takes a request and does not answer it.
 var ErrStill = errors.New("the process of the device does not answer")
 
-// standsStill returns an error if the process of a device takes a request and does not answer it, as
-// after SIGSTOP. It returns nil if there is no such process. wgctrl has no deadline, so its request
-// would wait as long.
+// standsStill returns an error if the process of a device takes a request and does not answer it,
+// as after SIGSTOP. It returns nil if there is no such process. wgctrl has no deadline, so its
+// request would wait as long.
 func standsStill(device string) error {
 	err := askWithin(stillPatience, socketOf(device), "drops=1",
 		func(string, string) error { return nil })
