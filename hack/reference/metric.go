@@ -60,7 +60,9 @@ func metrics(program string) (string, error) {
 func describe(program string, descs chan<- *prometheus.Desc) {
 	switch program {
 	case "veild":
-		m := telemetry.NewMetrics(func() telemetry.Status { return telemetry.Status{} }, true)
+		m := telemetry.NewMetrics(func() (telemetry.Status, error) {
+			return telemetry.Status{}, nil
+		}, true)
 		m.ObserveProgramming(time.Second) // the first call registers the metric
 		m.ObservePolicy(time.Second)      // as above
 		m.Registry.Describe(descs)

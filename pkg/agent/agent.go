@@ -71,6 +71,8 @@ type Agent struct {
 	showGuard func() (telemetry.Guard, error)
 	// drops holds the guard's counters as they were last read. It has its own lock.
 	drops dropwatch.Watch
+	// readings is the number of readings of the status that have not ended.
+	readings atomic.Int32
 
 	view atomic.Pointer[view]
 }

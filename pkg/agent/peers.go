@@ -30,7 +30,7 @@ func (a *Agent) watchPeers(ctx context.Context) error {
 
 // readPeers reads the counters of peers.
 func (a *Agent) readPeers(ctx context.Context) {
-	limited, cancel := context.WithTimeout(ctx, statusLimit)
+	limited, cancel := context.WithTimeout(ctx, tunnelsLimit)
 	defer cancel()
 	// The error is ignored here, because Status reports why tunnels cannot be read.
 	if differs, _ := a.tunnels.Watch(limited); differs {
@@ -55,7 +55,7 @@ func (a *Agent) peerTraffic(p pathmtu.Peer) (pathmtu.Traffic, bool) {
 // sendSingly makes veil-wg send datagrams to a peer one by one, because the path to the peer loses
 // segmented datagrams.
 func (a *Agent) sendSingly(ctx context.Context, p pathmtu.Peer) {
-	limited, cancel := context.WithTimeout(ctx, statusLimit)
+	limited, cancel := context.WithTimeout(ctx, tunnelsLimit)
 	defer cancel()
 	if err := a.tunnels.SendSingly(limited, p.Device, p.Name); err != nil {
 		a.log.Warn("the path to a peer loses segmented datagrams, and veil-wg cannot send them "+

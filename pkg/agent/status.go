@@ -15,15 +15,44 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
-// statusLimit bounds the time for reading the tunnels.
-const statusLimit = 2 * time.Second
+const (
+	// tunnelsLimit bounds the time for reading the tunnels, and statusLimit that for the whole
+	// status. veilctl waits a second longer.
+	tunnelsLimit = 2 * time.Second
+	statusLimit  = 4 * time.Second
+	// statusReadings bounds the readings of the status at a time.
+	statusReadings = 8
+)
 
-// Status returns the current status of this node. Any goroutine may call it. A slow kernel delays
-// only the caller.
-func (a *Agent) Status() telemetry.Status {
+// Status returns the current status of this node, or an error after statusLimit. Any goroutine may
+// call it. A slow kernel delays only the caller: a netlink request waits without a limit for locks
+// that the whole kernel shares, such as rtnl_mutex.
+func (a *Agent) Status() (telemetry.Status, error) {
+	if a.readings.Add(1) > statusReadings {
+		a.readings.Add(-1)
+		return telemetry.Status{}, fmt.Errorf("%d readings of the status have not ended: the "+
+			"kernel, or a part of veild, is slow", statusReadings)
+	}
+	read := make(chan telemetry.Status, 1)
+	go func() {
+		defer a.readings.Add(-1)
+		read <- a.readStatus()
+	}()
+	limit := time.NewTimer(statusLimit)
+	defer limit.Stop()
+	select {
+	case s := <-read:
+		return s, nil
+	case <-limit.C:
+		return telemetry.Status{}, fmt.Errorf("the status could not be read within %s: the kernel, "+
+			"or a part of veild, is slow", statusLimit)
+	}
+}
+
+func (a *Agent) readStatus() telemetry.Status {
 	v := a.view.Load()
 
-	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), tunnelsLimit)
 	defer cancel()
 	tunnels, tunnelErr := a.tunnels.Status(ctx)
 	shownGuard, guardErr := a.showGuard()
@@ -164,7 +193,7 @@ func (v *view) peerStatus(tunnels tunnel.LiveState) ([]telemetry.Device, []telem
 
 // tunnelStatus returns the tunnels as they are read, and their peers.
 func (a *Agent) tunnelStatus() ([]telemetry.Device, []telemetry.Peer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), tunnelsLimit)
 	defer cancel()
 	tunnels, err := a.tunnels.Status(ctx)
 	devices, peers := a.view.Load().peerStatus(tunnels)

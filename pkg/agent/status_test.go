@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/agent/plan"
@@ -33,12 +34,12 @@ func TestProblemsHaveFaultsAndRecentDrops(t *testing.T) {
 		drops := []telemetry.Drop{{Name: "dst_in_range", Packets: packets}}
 		return telemetry.Guard{Drops: drops}, nil
 	}
-	first := a.Status()
+	first := a.readStatus()
 	if !slices.Equal(first.Problems, first.Faults(time.Now())) || len(first.Problems) != 1 {
 		t.Errorf("problems %q", first.Problems)
 	}
 	packets = 7
-	if s := a.Status(); len(s.Problems) != 2 ||
+	if s := a.readStatus(); len(s.Problems) != 2 ||
 		!strings.Contains(s.Problems[1], "(dst_in_range 2)") {
 		t.Errorf("problems %q", s.Problems)
 	}
@@ -59,14 +60,48 @@ func TestStatusShowsTheViewOfOneMoment(t *testing.T) {
 		a.change(func(v *view) { v.problems = nil })
 		return telemetry.Guard{}, errors.New("the kernel is slow")
 	}
-	s := a.Status()
+	s := a.readStatus()
 	if s.Node != in.Config.Node || len(s.Problems) != 2 || s.Problems[0] != "one" ||
 		!strings.Contains(s.Problems[1], "slow") {
 		t.Errorf("status of %q with problems %q", s.Node, s.Problems)
 	}
-	if again := a.Status(); slices.Contains(again.Problems, "one") {
+	if again := a.readStatus(); slices.Contains(again.Problems, "one") {
 		t.Errorf("problems %q afterwards", again.Problems)
 	}
+}
+
+// A kernel that does not answer holds up no request without end, and no more than a few readings.
+func TestStatusOfASlowKernelIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := plantest.Two(t)
+		answer := make(chan struct{})
+		a := &Agent{metrics: telemetry.NewMetrics(nil, false),
+			tunnels: tunnel.NewManager(&tunneltest.Fake{}, time.Now),
+			pods: podkeeper.New(pod.DefaultPaths(), resync, retry,
+				slog.New(slog.DiscardHandler), nil),
+			showGuard: func() (telemetry.Guard, error) {
+				<-answer
+				return telemetry.Guard{}, nil
+			},
+		}
+		a.view.Store(&view{news: news{cfg: in.Config}, outcome: outcome{last: plan.Decide(in)}})
+		for range statusReadings {
+			if _, err := a.Status(); err == nil || !strings.Contains(err.Error(), "within 4s") {
+				t.Errorf("error %v", err)
+			}
+		}
+		before := time.Now()
+		if _, err := a.Status(); err == nil || time.Since(before) > 0 {
+			t.Errorf("error %v after %s, beside readings that have not ended", err,
+				time.Since(before))
+		}
+
+		close(answer)
+		synctest.Wait()
+		if s, err := a.Status(); err != nil || s.Node != in.Config.Node {
+			t.Errorf("status of %q, error %v, once the kernel answers", s.Node, err)
+		}
+	})
 }
 
 func TestStatusShowsSites(t *testing.T) {

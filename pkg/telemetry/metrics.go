@@ -144,9 +144,14 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends the metrics of one snapshot.
+// Collect sends the metrics of one snapshot. If there is none, the scrape fails.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	s, now := c.snapshot(), c.now()
+	s, err := c.snapshot()
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(buildInfoDesc, err)
+		return
+	}
+	now := c.now()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}

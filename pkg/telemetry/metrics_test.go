@@ -48,10 +48,10 @@ func busy() Status {
 }
 
 func metricsOf(s Status) *Metrics {
-	m := NewMetrics(func() Status { return s }, true)
+	m := NewMetrics(func() (Status, error) { return s, nil }, true)
 	// A collector is identified by its descriptions, so this removes the one with the real clock.
 	m.Registry.Unregister(&collector{})
-	m.Registry.MustRegister(&collector{snapshot: func() Status { return s }, perPeer: true,
+	m.Registry.MustRegister(&collector{snapshot: func() (Status, error) { return s, nil }, perPeer: true,
 		now: func() time.Time { return now }})
 	return m
 }
@@ -152,7 +152,7 @@ func TestMetricsSayWhatTheSnapshotSays(t *testing.T) {
 // Without perPeer there are no series of single peers, because a thousand nodes would have millions
 // of them.
 func TestMetricsOfEachPeerAreAsked(t *testing.T) {
-	m := NewMetrics(busy, false)
+	m := NewMetrics(func() (Status, error) { return busy(), nil }, false)
 	for name, f := range gather(t, m) {
 		for _, series := range f.GetMetric() {
 			for _, label := range series.GetLabel() {
@@ -175,6 +175,14 @@ func TestMetricNamesFollowTheEcosystem(t *testing.T) {
 	errtest.Must(t, err)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// Without a status a scrape fails. Zeros would say that the guard is not in force.
+func TestScrapeWithoutASnapshotFails(t *testing.T) {
+	m := NewMetrics(func() (Status, error) { return Status{}, errors.New("slow") }, false)
+	if _, err := m.Registry.Gather(); err == nil || !strings.Contains(err.Error(), "slow") {
+		t.Errorf("error %v", err)
 	}
 }
 
@@ -219,7 +227,7 @@ func TestEveryDescriptionIsCollected(t *testing.T) {
 		LimitedSites: []SiteConnections{{Site: "b", Opened: 1}}}
 	s.DropSamples = &DropSamples{Skipped: counts}
 	s.Sites = []Site{{Site: cluster.Site{Name: "b"}, Exports: &SiteExports{Open: 1}}}
-	registry.MustRegister(&collector{snapshot: func() Status { return s }, perPeer: true,
+	registry.MustRegister(&collector{snapshot: func() (Status, error) { return s, nil }, perPeer: true,
 		now: func() time.Time { return now }})
 	families, err := registry.Gather()
 	errtest.Must(t, err)

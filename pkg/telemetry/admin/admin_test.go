@@ -27,6 +27,8 @@ import (
 )
 
 // busy returns a status with values of the types whose JSON is not the one of encoding/json.
+func readBusy() (telemetry.Status, error) { return busy(), nil }
+
 func busy() telemetry.Status {
 	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	return telemetry.Status{
@@ -60,7 +62,7 @@ func serve(t *testing.T, h http.Handler) (path string) {
 
 func TestStatusComesThroughTheAdminSocket(t *testing.T) {
 	h := health.New(time.Minute, "guard in force")
-	path := serve(t, Handler(busy, h, nil))
+	path := serve(t, Handler(readBusy, h, nil))
 	got, err := Fetch(context.Background(), path)
 	errtest.Must(t, err)
 	want := busy()
@@ -80,7 +82,7 @@ func TestStatusShowsNoPrivateKey(t *testing.T) {
 	s := busy()
 	s.Devices[0].PublicKey = wgkey.Public{9, 9}
 	w := httptest.NewRecorder()
-	Handler(func() telemetry.Status { return s }, health.New(time.Minute), nil).ServeHTTP(w,
+	Handler(func() (telemetry.Status, error) { return s, nil }, health.New(time.Minute), nil).ServeHTTP(w,
 		httptest.NewRequest(http.MethodGet, telemetry.StatusPath, nil))
 	for _, word := range []string{"private", "secret", "preshared", "token"} {
 		if strings.Contains(strings.ToLower(w.Body.String()), word) {
@@ -127,7 +129,7 @@ func TestFetchOfAnAnswerThatIsTooLong(t *testing.T) {
 
 // A page with a body accepts only POST, and only bodies of at most MaxPosted bytes.
 func TestPageTakesABody(t *testing.T) {
-	path := serve(t, Handler(busy, health.New(time.Minute), map[string]Page{
+	path := serve(t, Handler(readBusy, health.New(time.Minute), map[string]Page{
 		"POST /v1/length": func(r *http.Request) (any, error) {
 			body, err := io.ReadAll(r.Body)
 			return len(body), err
@@ -148,7 +150,7 @@ func TestPageTakesABody(t *testing.T) {
 
 // The error of a page is its text, and the error for a page that this veild lacks names the page.
 func TestErrorsOfPages(t *testing.T) {
-	path := serve(t, Handler(busy, health.New(time.Minute), map[string]Page{
+	path := serve(t, Handler(readBusy, health.New(time.Minute), map[string]Page{
 		"/v1/none":     func(*http.Request) (any, error) { return nil, errors.New("no such pod") },
 		"/v1/not-here": func(*http.Request) (any, error) { return nil, NotHere("a/b", nil) },
 	}))

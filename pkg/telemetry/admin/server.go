@@ -49,10 +49,10 @@ type Page func(r *http.Request) (any, error)
 func Handler(snapshot telemetry.Snapshot, h *health.Health, pages map[string]Page) http.Handler {
 	mux := http.NewServeMux()
 	page(mux, telemetry.StatusPath, func(*http.Request) (any, error) {
-		s := snapshot()
+		s, err := snapshot()
 		s.NotReady = h.Ready()
 		s.Ready = len(s.NotReady) == 0
-		return s, nil
+		return s, err
 	})
 	for path, p := range pages {
 		page(mux, path, p)

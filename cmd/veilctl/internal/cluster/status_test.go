@@ -104,7 +104,7 @@ func TestAllStatusesAgree(t *testing.T) {
 // problemsMetric returns the value of kubeveil_problems of a node with a status.
 func problemsMetric(t *testing.T, s telemetry.Status) float64 {
 	t.Helper()
-	m := telemetry.NewMetrics(func() telemetry.Status { return s }, false)
+	m := telemetry.NewMetrics(func() (telemetry.Status, error) { return s, nil }, false)
 	families, err := m.Registry.Gather()
 	errtest.Must(t, err)
 	for _, f := range families {

@@ -53,8 +53,8 @@ func Daemon(t *testing.T, s telemetry.Status, ready bool,
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- telemetry.Serve(ctx, l, admin.Handler(func() telemetry.Status {
-			return s
+		ended <- telemetry.Serve(ctx, l, admin.Handler(func() (telemetry.Status, error) {
+			return s, nil
 		}, h, pages), slog.New(slog.DiscardHandler))
 	}()
 	t.Cleanup(func() {
