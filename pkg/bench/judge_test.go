@@ -124,6 +124,28 @@ func TestJudgeWithoutProfile(t *testing.T) {
 	}
 }
 
+// A gate with lists stands for a gate of each combination of their values.
+func TestGatesForEachValue(t *testing.T) {
+	a, err := parseLimits([]byte(`{"suites":[{"suite":"s","profiles":{"n":{"gates":[
+{"case":"first","within":1},
+{"for":{"A":["a","b"],"B":["","_p99"]},"case":"A_x.B","atMost":1.5,"orControl":"A_again.B",
+ "calm":{"case":"A","tail":2}}]}}}]}`))
+	errtest.Must(t, err)
+	var got []string
+	for _, g := range a.suite("s").Profiles["n"].Gates {
+		name := g.Case
+		if g.Calm != nil {
+			name += " " + g.OrControl + " " + g.Calm.Case
+		}
+		got = append(got, name)
+	}
+	want := []string{"first", "a_x. a_again. a", "a_x._p99 a_again._p99 a", "b_x. b_again. b",
+		"b_x._p99 b_again._p99 b"}
+	if !slices.Equal(got, want) {
+		t.Errorf("gates %q, want %q", got, want)
+	}
+}
+
 func TestParseLimits(t *testing.T) {
 	if _, err := readLimits(); err != nil {
 		t.Errorf("gates.json: %v", err)
