@@ -1,5 +1,5 @@
-// Package load makes traffic between two network namespaces with iperf3 and
-// counts what arrived and what it cost.
+// Package load makes traffic between two network namespaces with iperf3, counts what arrived and
+// what it cost, and searches the highest rate at which little is lost.
 //
 // It promises to make traffic only in the given namespaces, to end every process that it started,
 // and to count only payload that reached the other end. Loss counts all packets that were sent and

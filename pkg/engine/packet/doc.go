@@ -1,6 +1,6 @@
-// Package packet holds the engine's operations on IP packets: parse, split superpackets of a TUN
-// into segments, and coalesce segments into superpackets. All functions are pure: bytes in, bytes
-// out.
+// Package packet holds the engine's operations on IP packets: parse, copy ECN marks, split
+// superpackets of a TUN into segments, and coalesce segments into superpackets. All functions are
+// pure: bytes in, bytes out.
 //
 //	TUN ── vnet header + superpacket ──→ Parse ─→ Super ── Segment(i) ──→ one packet each, checksums right
 //	TUN ←── Writer.Write(iovec) ── Coalescer.Add ←─ one packet each, authentic

@@ -1,4 +1,5 @@
-// Package record is the language in which two clusters talk: the content of SiteRecords.
+// Package record is the language in which two clusters talk: the content of SiteRecords, with the
+// labels and annotations of services that they carry.
 //
 //	cluster b: Encode ─► SiteRecords in a namespace of b ─► cluster a: Decode
 //

@@ -1,7 +1,6 @@
-// Package check checks whether a cluster is fit for Kubeveil, before anything is changed.
+// Package check gathers the facts of a cluster for package preflight, and prints its findings.
 //
-// Gather reads the facts from the API server and changes nothing. Package preflight judges the
-// facts.
+// Gather reads the facts from the API server and changes nothing.
 //
 // Start reading at Check, then Gather.
 package check
