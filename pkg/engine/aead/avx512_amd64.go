@@ -11,14 +11,24 @@ import (
 	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
-//go:generate go -C gen run . -out ../lanes_amd64.s -stubs ../lanes_amd64.go -pkg aead
-
 // hasAVX512 reports whether the CPU has the instructions that lanes_amd64.s uses.
 var hasAVX512 = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL &&
 	cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512IFMA
 
 // AVX512 is the tier for CPUs with AVX-512.
 var AVX512 = Tier{Name: "avx512", Seal: sealLanes, Open: openLanes}
+
+// chachaLanes XORs n bytes at each of 8 addresses with the keystream from block 1 on, and writes
+// the first 32 bytes of block 0 of each to polyKeys. counters are the nonces.
+//
+//go:noescape
+func chachaLanes(key *byte, texts *uint64, counters *uint64, polyKeys *byte, n int)
+
+// polyLanes adds n bytes at each of 8 addresses, padded to 16, and the block of their lengths to h.
+// state is h, r and 20r as 3 limbs each, every limb 8 lanes; 20r has no first limb.
+//
+//go:noescape
+func polyLanes(state *uint64, texts *uint64, n int)
 
 const (
 	laneCount = 8

@@ -4,16 +4,12 @@ import (
 	"bytes"
 	"crypto/rand"
 	"fmt"
-	"os/exec"
-	"path/filepath"
-	"runtime"
 	"testing"
 
 	"golang.org/x/crypto/chacha20poly1305"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
-	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -137,26 +133,6 @@ func TestLanesAtTheEdgesOfPoly1305(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestAssemblyIsWhatTheGeneratorWrites(t *testing.T) {
-	if runtime.GOARCH != "amd64" {
-		nettest.Skip(t, nettest.NoAVX512, "the assembly is for amd64")
-	}
-	dir := t.TempDir()
-	cmd := exec.Command("go", "-C", "gen", "run", ".", "-out", filepath.Join(dir, "s"), "-stubs",
-		filepath.Join(dir, "go"), "-pkg", "aead")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("run the generator: %v\n%s", err, out)
-	}
-	for made, kept := range map[string]string{"s": "lanes_amd64.s", "go": "lanes_amd64.go"} {
-		a := filetest.Read(t, filepath.Join(dir, made))
-		b := filetest.Read(t, kept)
-		// The first line holds the command.
-		if _, x, _ := bytes.Cut(a, []byte("\n")); !bytes.HasSuffix(b, x) {
-			t.Errorf("%s is not what the generator writes: run go generate", kept)
-		}
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	mathrand "math/rand/v2"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -38,15 +40,73 @@ type instruction struct {
 	args []string
 }
 
+// macros are the macros of a file, by name.
+type macros map[string]struct {
+	params []string
+	body   string
+}
+
+var (
+	definition = regexp.MustCompile(`^#define (\w+)(?:\((.*?)\))?\s(.*)`)
+	call       = regexp.MustCompile(`^(\w+)\((.*)\)$`)
+	word       = regexp.MustCompile(`\w+`)
+)
+
+// expand returns the statements of a line.
+func (all macros) expand(line string) []string {
+	line = word.ReplaceAllStringFunc(line, func(w string) string {
+		if m, ok := all[w]; ok && m.params == nil {
+			return m.body
+		}
+		return w
+	})
+	var out []string
+	for part := range strings.SplitSeq(line, ";") {
+		part = strings.TrimSpace(part)
+		c := call.FindStringSubmatch(part)
+		if c == nil {
+			out = append(out, part)
+			continue
+		}
+		m, args := all[c[1]], strings.Split(c[2], ", ")
+		out = append(out, all.expand(word.ReplaceAllStringFunc(m.body, func(w string) string {
+			if i := slices.Index(m.params, w); i >= 0 {
+				return args[i]
+			}
+			return w
+		}))...)
+	}
+	return out
+}
+
+// statements returns the statements of assembly, without its macros and comments.
+func statements(text string) (out []string) {
+	all := macros{}
+	for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", "")) {
+		line, _, _ = strings.Cut(line, "//")
+		d := definition.FindStringSubmatch(line)
+		if d == nil {
+			out = append(out, all.expand(line)...)
+			continue
+		}
+		m := all[d[1]]
+		if d[2] != "" {
+			m.params = strings.Split(d[2], ", ")
+		}
+		m.body = d[3]
+		all[d[1]] = m
+	}
+	return out
+}
+
 // newMachine reads the assembly.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 	m := &machine{t: t, code: map[string][]instruction{}, labels: map[string]int{},
 		data: map[string][]byte{}}
 	function := ""
-	for line := range strings.Lines(string(filetest.Read(t, "lanes_amd64.s"))) {
-		line, _, _ = strings.Cut(line, "//")
-		op, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+	for _, line := range statements(string(filetest.Read(t, "lanes_amd64.s"))) {
+		op, rest, _ := strings.Cut(line, " ")
 		args := strings.Split(rest, ", ")
 		for i := range args {
 			args[i] = strings.TrimSpace(args[i])
