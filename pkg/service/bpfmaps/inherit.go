@@ -10,7 +10,6 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/planner"
 	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
@@ -125,21 +124,10 @@ func closeMaps(maps map[string]*ebpf.Map) {
 
 // fill writes the content of the table in force into new maps that no program reads yet.
 func (t *Table) fill(s planner.MapContent) error {
-	resized, without := s.Resize(t.limits)
+	c, without := s.Resize(t.limits)
 	if without > 0 {
 		t.log.Warn("the new table has no room for some addresses of services, which are not "+
 			"served: raise services.limits", "addresses", without)
-	}
-	c := service.Changes{SourceRanges: resized.SourceRanges}
-	written := make(map[uint32]bool) // runs, which frontends share
-	for k, v := range resized.Frontends {
-		c.Frontends.Keys, c.Frontends.Values = append(c.Frontends.Keys, k),
-			append(c.Frontends.Values, v)
-		if end := uint32(v.End()); end > v.First && !written[v.First] {
-			c.Runs = append(c.Runs, service.Run{First: v.First,
-				Backends: service.BackendsOf(resized.Backends[v.First:end])})
-			written[v.First] = true
-		}
 	}
 	if err := t.Apply(c); err != nil {
 		return fmt.Errorf("take over the table in force: %w", err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -113,8 +114,12 @@ func TestFrontendsForTheHostAreAdopted(t *testing.T) {
 
 	other := roomy
 	other.BackendSlots *= 2
-	resized, without := c.maps.state().Resize(other)
-	if got := resized.APIServer(); without != 0 || !reflect.DeepEqual(got.Host, was.Host) {
+	resized := newMemory(other)
+	changes, without := c.maps.state().Resize(other)
+	for _, write := range resized.writes(changes) {
+		errtest.Must(t, write())
+	}
+	if got := resized.state().APIServer(); without != 0 || !reflect.DeepEqual(got.Host, was.Host) {
 		t.Errorf("after a resize %d have no room, and the others are %+v", without, got)
 	}
 }

@@ -9,16 +9,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/buddy"
 )
 
-// Resize returns the content for maps of other sizes that serves the same frontends, and the number
-// of frontends without room. An extent keeps its place unless that is beyond the end of the new
-// map. Entry 0 always fits. A frontend fits with all its slots and sources, or is left out.
-func (s MapContent) Resize(l service.Limits) (resized MapContent, without int) {
+// Resize returns the changes to empty maps of other sizes after which they serve the same
+// frontends, and the number of frontends without room. Entry 0 always fits. A frontend fits with
+// all its slots and sources, or is left out.
+func (s MapContent) Resize(l service.Limits) (c service.Changes, without int) {
 	r := resizing{from: s, limits: l, room: buddy.New(l.BackendSlots, service.APISlots),
-		moved:  make(map[buddy.Extent]buddy.Extent),
-		placed: make(map[uint64]bool)}
-	r.to = MapContent{Frontends: make(map[service.FrontendKey]service.Frontend)}
-	r.place()
-	r.sources = make(map[uint64][]service.SourceRangeKey)
+		moved:   make(map[buddy.Extent]buddy.Extent),
+		sources: make(map[uint64][]service.SourceRangeKey), placed: make(map[uint64]bool)}
 	for _, k := range s.SourceRanges {
 		r.sources[k.Number()] = append(r.sources[k.Number()], k)
 	}
@@ -28,16 +25,17 @@ func (s MapContent) Resize(l service.Limits) (resized MapContent, without int) {
 		}
 	}
 	r.addHidden()
-	return r.to, without
+	return r.Changes, without
 }
 
 type resizing struct {
-	from, to MapContent
-	limits   service.Limits
-	room     *buddy.Allocator
-	moved    map[buddy.Extent]buddy.Extent       // the new place of each extent
-	sources  map[uint64][]service.SourceRangeKey // by set
-	placed   map[uint64]bool                     // sets of sources that are in to
+	service.Changes
+	from    MapContent
+	limits  service.Limits
+	room    *buddy.Allocator
+	moved   map[buddy.Extent]buddy.Extent       // the new place of each extent
+	sources map[uint64][]service.SourceRangeKey // by set
+	placed  map[uint64]bool                     // sets of sources in the changes
 }
 
 // order compares frontends: entry 0 first, then by group and revision.
@@ -47,68 +45,52 @@ func (r *resizing) order(a, b service.FrontendKey) int {
 		cmp.Compare(x.Group, y.Group), cmp.Compare(x.Revision, y.Revision))
 }
 
-// place allocates an extent for each extent in use. Extents that can keep their place come first.
-func (r *resizing) place() {
-	rest := make(map[buddy.Extent]bool)
-	for _, f := range r.from.Frontends {
-		at, end := f.Extent()
-		switch {
-		case at.Count == 0 || end > uint64(len(r.from.Backends)) || r.moved[at] != buddy.Extent{}:
-		case f.First < service.APISlots && end <= service.APISlots, r.room.Reserve(at):
-			r.moved[at] = at
-		case f.First >= service.APISlots:
-			rest[at] = true
-		}
-	}
-
-	for _, at := range slices.SortedFunc(maps.Keys(rest), func(a, b buddy.Extent) int {
-		return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(a.Count, b.Count))
-	}) {
-		if to, ok := r.room.Take(int(at.Count)); ok {
-			r.moved[at] = to
-		}
-	}
-
-	end := uint32(0)
-	for _, to := range r.moved {
-		end = max(end, to.First+to.Count)
-	}
-
-	r.to.Backends = make([]service.Backend, end)
-	for at, to := range r.moved {
-		copy(r.to.Backends[to.First:], r.from.Backends[at.First:at.First+at.Count])
-	}
-}
-
-// add adds a frontend with its sources, and reports whether there was room for all.
+// add adds a frontend with its backends and sources, and reports whether there was room for all.
 func (r *resizing) add(k service.FrontendKey) bool {
 	f := r.from.Frontends[k]
-	at, _ := f.Extent()
-	to, ok := r.moved[at]
-	if (f.Count > 0 || f.Draining > 0) && !ok {
-		return false
-	}
-
 	var sources []service.SourceRangeKey
 	if !r.placed[f.Sources] {
 		sources = r.sources[f.Sources]
 	}
-
 	frontends := int(r.limits.Frontends)
 	if !isAPI(k, f) {
 		frontends -= 2 * service.MaxAPIFrontends
 	}
-	if len(r.to.Frontends) >= frontends ||
-		len(r.to.SourceRanges)+len(sources) > int(r.limits.SourceRanges) {
+	if len(r.Frontends.Keys) >= frontends ||
+		len(r.SourceRanges)+len(sources) > int(r.limits.SourceRanges) || !r.place(&f) {
 		return false
 	}
-	if ok {
+
+	r.Frontends.Put(k, f)
+	r.SourceRanges = append(r.SourceRanges, sources...)
+	r.placed[f.Sources] = true
+	return true
+}
+
+// place adds a run with the backends of f, unless another frontend has the same extent, and sets
+// the first slot of f. The slots of entry 0 keep their place. place reports whether there was room.
+func (r *resizing) place(f *service.Frontend) bool {
+	at, end := f.Extent()
+	to, ok := r.moved[at]
+	switch {
+	case f.Count == 0 && f.Draining == 0:
+		return true
+	case ok:
 		f.First = to.First
+		return true
+	case at.Count == 0 || end > uint64(len(r.from.Backends)):
+		return false
+	case end <= service.APISlots:
+		to = at
+	default:
+		if to, ok = r.room.Take(int(at.Count)); !ok {
+			return false
+		}
 	}
 
-	r.to.Frontends[k] = f
-	r.to.SourceRanges = append(r.to.SourceRanges, sources...)
-	r.placed[f.Sources] = true
+	r.moved[at], f.First = to, to.First
+	r.Runs = append(r.Runs, service.Run{First: to.First,
+		Backends: service.BackendsOf(r.from.Backends[at.First:end])})
 	return true
 }
 
@@ -119,7 +101,7 @@ func (r *resizing) addHidden() {
 		delete(r.sources, f.Sources)
 	}
 	for _, sources := range r.sources {
-		r.to.SourceRanges = append(r.to.SourceRanges,
-			sources[:min(len(sources), int(r.limits.SourceRanges)-len(r.to.SourceRanges))]...)
+		r.SourceRanges = append(r.SourceRanges,
+			sources[:min(len(sources), int(r.limits.SourceRanges)-len(r.SourceRanges))]...)
 	}
 }

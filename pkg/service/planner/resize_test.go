@@ -2,7 +2,6 @@ package planner
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"testing"
 
@@ -31,17 +30,12 @@ func TestResize(t *testing.T) {
 
 				c.settle(t)
 				was, from := c.view(), len(c.maps.frontends)
-				state, without := c.maps.state().Resize(limits)
+				changes, without := c.maps.state().Resize(limits)
 				c.maps = newMemory(limits)
-				maps.Copy(c.maps.frontends, state.Frontends)
-				copy(c.maps.slots, state.Backends)
-
-				for _, k := range state.SourceRanges {
-					c.maps.sources[k] = true
-				}
-
-				if err := c.maps.check(); err != nil {
-					t.Fatal(err)
+				for _, write := range c.maps.writes(changes) {
+					if err := write(); err != nil {
+						t.Fatal(err)
+					}
 				}
 
 				now := c.view()
@@ -89,8 +83,8 @@ func TestResizeOfNonsense(t *testing.T) {
 		{Protocol: service.UDP}:  {First: 100, Count: 1000},
 		{Scope: service.Outside}: {First: 300, Count: 2, Sources: 7},
 	}, Backends: make([]service.Backend, 2000)}
-	resized, without := s.Resize(tight)
-	if len(resized.Frontends) != 1 || without != 2 {
-		t.Errorf("%d frontends, and %d have no room", len(resized.Frontends), without)
+	changes, without := s.Resize(tight)
+	if n := len(changes.Frontends.Keys); n != 1 || without != 2 {
+		t.Errorf("%d frontends, and %d have no room", n, without)
 	}
 }
