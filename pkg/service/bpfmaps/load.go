@@ -59,9 +59,6 @@ var (
 	// Each can be adopted without the others.
 	memoryMaps = []string{mapAffinity, mapOutside, mapReplies, mapSends, MapTCP, MapOpening, MapUDP,
 		MapPodClients, MapPodClientShares}
-	// formerPins are maps that no program uses any more, which hold kernel memory, and the link of
-	// a program that is not needed any more.
-	formerPins = []string{"service_flows", "service_turned", "service_members", "service_release"}
 )
 
 // dropQuotas removes the pin of MapQuotas if its slots have the numbers of another quota than that
@@ -116,11 +113,6 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 		return probe.Explain(err)
 	}
 
-	for _, name := range formerPins {
-		if err := os.Remove(t.Pin(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove pin of an earlier version: %w", err)
-		}
-	}
 	if err := t.dropQuotas(c.Memory); err != nil {
 		return probe.Explain(err)
 	}
