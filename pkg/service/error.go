@@ -42,46 +42,21 @@ func (e *FullError) Error() string {
 // Unwrap returns ErrFull.
 func (e *FullError) Unwrap() error { return ErrFull }
 
-// ConflictError is an ErrConflict: Owner has the frontend that Service claims.
-type ConflictError struct {
-	Service, Owner Name
-	Frontend       FrontendKey
+// Conflict returns an ErrConflict: owner has the frontend that claimant claims.
+func Conflict(claimant, owner Name, k FrontendKey) error {
+	return fmt.Errorf("service %s: %s %s: %w by service %s: use another address or port", claimant,
+		k.Protocol, k.AddrPort(), ErrConflict, owner)
 }
 
-func (e *ConflictError) Error() string {
-	return fmt.Sprintf("service %s: %s %s: %v by service %s: use another address or port",
-		e.Service, e.Frontend.Protocol, e.Frontend.AddrPort(), ErrConflict, e.Owner)
+// Reserved returns an ErrReserved: claimant claims a frontend by an external IP, a LoadBalancer IP
+// or a NodePort, but what already uses it.
+func Reserved(claimant Name, k FrontendKey, what string) error {
+	return fmt.Errorf("service %s: %s %s: %w for %s: use another address or port", claimant,
+		k.Protocol, k.AddrPort(), ErrReserved, what)
 }
 
-// Unwrap returns ErrConflict.
-func (e *ConflictError) Unwrap() error { return ErrConflict }
-
-// ReservedError is an ErrReserved: Service claims Frontend by an external IP, a LoadBalancer IP or
-// a NodePort, but What already uses it.
-type ReservedError struct {
-	Service  Name
-	Frontend FrontendKey
-	What     string
+// NotSupported returns an ErrNotSupported: the table has no frontends for a port of a service.
+func NotSupported(n Name, p Port) error {
+	return fmt.Errorf("service %s: port %d: %s is %w by veild: only another proxy can serve it", n,
+		p.Port, p.Protocol, ErrNotSupported)
 }
-
-func (e *ReservedError) Error() string {
-	return fmt.Sprintf("service %s: %s %s: %v for %s: use another address or port",
-		e.Service, e.Frontend.Protocol, e.Frontend.AddrPort(), ErrReserved, e.What)
-}
-
-// Unwrap returns ErrReserved.
-func (e *ReservedError) Unwrap() error { return ErrReserved }
-
-// PortError is an ErrNotSupported: the table has no frontends for the port.
-type PortError struct {
-	Service Name
-	Port    Port
-}
-
-func (e *PortError) Error() string {
-	return fmt.Sprintf("service %s: port %d: %s is %v by veild: only another proxy can serve it",
-		e.Service, e.Port.Port, e.Port.Protocol, ErrNotSupported)
-}
-
-// Unwrap returns ErrNotSupported.
-func (e *PortError) Unwrap() error { return ErrNotSupported }

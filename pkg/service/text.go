@@ -3,6 +3,7 @@ package service
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // errText is the error of a text that UnmarshalText does not know.
@@ -52,11 +53,10 @@ func (n Name) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
 
 // UnmarshalText parses the result of String.
 func (n *Name) UnmarshalText(text []byte) error {
-	for i, c := range text {
-		if c == '/' {
-			*n = Name{string(text[:i]), string(text[i+1:])}
-			return nil
-		}
+	namespace, name, found := strings.Cut(string(text), "/")
+	if !found {
+		return fmt.Errorf("service %q is %w: write NAMESPACE/NAME", text, errText)
 	}
-	return fmt.Errorf("service %q is %w: write NAMESPACE/NAME", text, errText)
+	*n = Name{namespace, name}
+	return nil
 }

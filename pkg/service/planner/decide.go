@@ -126,7 +126,7 @@ func decide(h here, e *entry) decision {
 	}
 	for _, p := range e.service.Ports {
 		if p.Protocol != service.TCP && p.Protocol != service.UDP {
-			d.refused = append(d.refused, &service.PortError{Service: e.name, Port: p})
+			d.refused = append(d.refused, service.NotSupported(e.name, p))
 			continue
 		}
 		d.port(h, e, p)
@@ -169,8 +169,7 @@ func (d *decision) port(h here, e *entry, p service.Port) {
 		frontend := service.MakeFrontendKey(netip.AddrPortFrom(a.Unmap(), port), p.Protocol,
 			service.Inside)
 		if what, ok := h.reserved[frontend]; ok {
-			d.refused = append(d.refused, &service.ReservedError{Service: e.name,
-				Frontend: frontend, What: what})
+			d.refused = append(d.refused, service.Reserved(e.name, frontend, what))
 			return
 		}
 		add(k, a, port, service.Inside, false)

@@ -291,8 +291,8 @@ func (p *Planner) Prepare() {
 }
 
 // Problems returns the reasons why the last Plan could not serve services as requested, sorted by
-// text. Each is a *FullError, a *ConflictError, a *ReservedError, a *PortError, or an ErrFull of a
-// frontend for Host.
+// text. Each is a *FullError, an ErrConflict, an ErrReserved, an ErrNotSupported, or an ErrFull of
+// a frontend for Host.
 func (p *Planner) Problems() []error {
 	var all []error
 	for _, e := range p.waiting {
@@ -308,8 +308,7 @@ func (p *Planner) Problems() []error {
 		}
 		for _, c := range list[1:] {
 			if c.owner != list[0].owner && key.Scope == service.Inside {
-				all = append(all, &service.ConflictError{Service: c.owner, Owner: list[0].owner,
-					Frontend: key})
+				all = append(all, service.Conflict(c.owner, list[0].owner, key))
 			}
 		}
 	}

@@ -70,8 +70,7 @@ func (p *Planner) view(n service.Name, fill func(*entry, claim,
 		f := p.frontend(e, c)
 		fill(e, c, &f)
 		if f.Owner != n && f.Owner != apiName && c.key.Scope == service.Inside {
-			v.Problems = append(v.Problems, (&service.ConflictError{Service: n, Owner: f.Owner,
-				Frontend: c.key}).Error())
+			v.Problems = append(v.Problems, service.Conflict(n, f.Owner, c.key).Error())
 		}
 		v.Frontends = append(v.Frontends, f)
 	}
