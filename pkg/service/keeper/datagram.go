@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/netns"
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -60,10 +61,8 @@ func (k *Keeper) abortStale(ctx context.Context) {
 			k.log.Info("disconnected UDP sockets from removed backends", "sockets", n)
 		}
 
-		select {
-		case <-ctx.Done():
+		if poll.Pause(ctx, pause) != nil {
 			return
-		case <-time.After(pause):
 		}
 	}
 }

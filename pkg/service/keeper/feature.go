@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -175,17 +176,10 @@ func (f *Feature) open(t bpfmaps.Config) error {
 }
 
 func limitsOf(c config.ServiceLimits) service.Limits {
-	or := func(n int, normal uint32) uint32 {
-		if n == 0 {
-			return normal
-		}
-		return uint32(n)
-	}
 	d := service.DefaultLimits
-	return service.Limits{
-		Frontends: or(c.Frontends, d.Frontends), BackendSlots: or(c.BackendSlots, d.BackendSlots),
-		SourceRanges: or(c.SourceRanges, d.SourceRanges),
-	}
+	return service.Limits{Frontends: cmp.Or(uint32(c.Frontends), d.Frontends),
+		BackendSlots: cmp.Or(uint32(c.BackendSlots), d.BackendSlots),
+		SourceRanges: cmp.Or(uint32(c.SourceRanges), d.SourceRanges)}
 }
 
 // memoryOf returns the sizes of the flow tables; 0 means the size that pkg/service/bpfmaps chooses.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/firewall"
 )
 
@@ -102,7 +103,7 @@ func (j *judged) follow(ctx context.Context, stop func() error) {
 		}
 		if err := j.look(); err != nil {
 			j.log.Warn("look for chains of other programs", "error", err)
-			if !j.pause(ctx) {
+			if poll.Pause(ctx, j.rest) != nil {
 				return
 			}
 			j.changed()
@@ -110,24 +111,10 @@ func (j *judged) follow(ctx context.Context, stop func() error) {
 	}
 
 	j.log.Warn("packets of pods no longer bypass netfilter", "reason", j.reason())
-	for {
-		err := stop()
-		if err == nil {
-			return
-		}
+	for err := stop(); err != nil; err = stop() {
 		j.log.Warn("take the fast path from pods", "error", err)
-		if !j.pause(ctx) {
+		if poll.Pause(ctx, j.rest) != nil {
 			return
 		}
-	}
-}
-
-// pause waits for rest. It returns false if ctx ends before.
-func (j *judged) pause(ctx context.Context) bool {
-	select {
-	case <-time.After(j.rest):
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

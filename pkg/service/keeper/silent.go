@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/netns"
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
 )
 
@@ -70,14 +71,13 @@ func (s *silentNodes) set(dead []netip.Prefix, now time.Time) {
 
 // run closes connections until ctx ends.
 func (s *silentNodes) run(ctx context.Context) {
-	var again <-chan time.Time
-	failed := false
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.wake:
-		case <-again:
+	for failed, again := false, false; ; {
+		if !again {
+			select {
+			case <-ctx.Done():
+				return
+			case <-s.wake:
+			}
 		}
 
 		began := time.Now()
@@ -89,16 +89,10 @@ func (s *silentNodes) run(ctx context.Context) {
 			s.log.Info("closed connections to silent nodes of other clusters", "number", n)
 		}
 
-		again = nil
-		if !any || errors.Is(err, sockdiag.ErrNotSupported) {
-			continue
-		}
-		select {
-		case <-ctx.Done():
+		again = any && !errors.Is(err, sockdiag.ErrNotSupported)
+		if again && poll.Pause(ctx, max(closeEvery, searchShare*time.Since(began))) != nil {
 			return
-		case <-time.After(max(closeEvery, searchShare*time.Since(began))):
 		}
-		again = time.After(0)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/kubeveil/kubeveil/internal/poll"
 )
 
 // lateMax bounds the links that wait at once. Further links do not wait.
@@ -54,12 +56,9 @@ func (q *lateLinks) next(ctx context.Context) (index int, ok bool) {
 		return 0, false
 	case l = <-q.queue:
 	}
-	select {
-	case <-ctx.Done():
+	if poll.Pause(ctx, time.Until(l.due)) != nil {
 		return 0, false
-	case <-time.After(time.Until(l.due)):
 	}
-
 	q.taken(l)
 	return l.index, true
 }

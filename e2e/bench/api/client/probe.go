@@ -68,19 +68,22 @@ func Probe(ctx context.Context, addr string, n int, out io.Writer) error {
 	for range n {
 		first := true
 		wg.Go(func() {
-			prober.Probe(ctx, to, n, func(up bool) {
+			report := func(o prober.Observation) {
 				mu.Lock()
 				defer mu.Unlock()
 				switch {
-				case up && first:
+				case o.Up && first:
 					first = false
 					if held++; held == n {
 						fmt.Fprintln(out, LineHeld)
 					}
-				case !up && held == n:
+				case !o.Up && held == n:
 					sum.Failed++
 				}
-			})
+			}
+			p := prober.Target{Addr: to, Report: report, Own: &prober.Cookies{}, Pace: &prober.Pace{}}
+			p.Pace.SetNodes(n)
+			prober.Run(ctx, p)
 		})
 		select {
 		case <-ctx.Done():

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/poll"
 )
 
 const (
@@ -71,10 +73,7 @@ func Run(ctx context.Context, p Target) {
 		if held && time.Since(began) > leastConnect {
 			continue
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(p.Pace.connect() - time.Since(began)):
-		}
+		_ = poll.Pause(ctx, p.Pace.connect()-time.Since(began))
 	}
 }
 
@@ -180,15 +179,4 @@ func (p Target) judge(state tls.ConnectionState, o *Observation) {
 			o.Named = append(o.Named, a)
 		}
 	}
-}
-
-// Probe probes an API server until ctx ends, at the pace and with the limits of a node in a cluster
-// of that many nodes. After each ping, connect or request for /readyz with a result it calls
-// observed from the calling goroutine. Benchmarks use it to measure the cost of probes for a
-// server; Servers calls Run.
-func Probe(ctx context.Context, addr netip.AddrPort, nodes int, observed func(answers bool)) {
-	p := Target{Addr: addr, Report: func(o Observation) { observed(o.Up) }, Own: &Cookies{},
-		Pace: &Pace{}}
-	p.Pace.SetNodes(nodes)
-	Run(ctx, p)
 }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/kubeveil/kubeveil/internal/poll"
 )
 
 // mostBody bounds the body of an answer to /readyz, which is read and discarded.
@@ -40,10 +42,8 @@ func (p Target) startReadyz(ctx context.Context) (outcomes <-chan Readiness, end
 				return
 			case out <- outcome:
 			}
-			select {
-			case <-ctx.Done():
+			if poll.Pause(ctx, pause-time.Since(began)) != nil {
 				return
-			case <-time.After(pause - time.Since(began)):
 			}
 			pause = p.Pace.ready()
 		}
