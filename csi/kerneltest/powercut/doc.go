@@ -12,14 +12,14 @@
 // A mark is a separate write, so the log has its position. It records the trusted state, and how
 // many files were flushed, at that position.
 //
-// It promises that a log is read without trusting it (Read): a truncated or inconsistent log is
-// ErrLog. The disk at a moment is a disk that a power cut may leave, with all writes before the
-// last flush and any part of the later ones.
+// A log is read without trusting it: a truncated or inconsistent log is an error. The disk at a
+// moment is a disk that a power cut may leave, with all writes before the last flush and any part
+// of the later ones.
 //
 // The tests decrypt the content at a moment without device-mapper. So only the recording needs a
 // virtual machine: TestRecordOfPowerCut of package e2e/disk. Blocks that were never written read as
 // zero here, and as noise through dm-crypt. File systems must not depend on them, so the tests do
 // not compare them.
 //
-// Start reading at log.go, then disk.go, then the tests.
+// Start reading at read_test.go, then disk_test.go, then verify_test.go.
 package powercut
