@@ -89,6 +89,10 @@ func TestProvenance(t *testing.T) {
 	sum, err := sumOf(filepath.Join(dir, "veild-linux-amd64"))
 	errtest.Must(t, err)
 	d := s.Predicate.BuildDefinition
+	if s.Type != "https://in-toto.io/Statement/v1" ||
+		s.PredicateType != "https://slsa.dev/provenance/v1" {
+		t.Errorf("%s is no in-toto statement with SLSA provenance v1", texts[0])
+	}
 	if len(s.Subject) != 1 || s.Subject[0].Digest["sha256"] != sum ||
 		d.Resolved[0].Digest["gitCommit"] != "c0ffee" || len(d.Resolved) != 4 ||
 		d.Resolved[3].URI != "pkg:deb/debian/libc6@2?arch=arm64" {

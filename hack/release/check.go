@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -75,23 +76,30 @@ func checkKey(ctx context.Context, tree, key string) error {
 	return checkPrivate(ctx, tree, path)
 }
 
-// checkPrivate returns an error if path is a public key whose private key is neither beside it nor
-// in ssh-agent, so that it cannot sign (ssh-keygen(1), -Y sign).
+// checkPrivate returns an error if ssh-keygen cannot sign with path (ssh-keygen(1), -Y sign): its
+// private key is neither in a file nor in ssh-agent, or others can read the file.
 func checkPrivate(ctx context.Context, tree, path string) error {
+	private, err := isPrivate(path)
+	if err != nil {
+		return fmt.Errorf("--key: %w", err)
+	}
+	file := strings.TrimSuffix(path, ".pub")
+	if info, err := os.Stat(file); err == nil && (private || file != path) {
+		if info.Mode().Perm()&0o077 != 0 {
+			return fmt.Errorf("--key: others can read %s, so ssh-keygen does not use it: "+
+				"`chmod 600 %[1]s`", file)
+		}
+		return nil
+	}
+
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
 	key, _, _, _, err := ssh.ParseAuthorizedKey(text)
 	if err != nil {
-		return nil // a private key
+		return fmt.Errorf("--key %s: %w", path, err)
 	}
-	if private := strings.TrimSuffix(path, ".pub"); private != path {
-		if _, err := os.Stat(private); err == nil {
-			return nil
-		}
-	}
-
 	agent, err := command(ctx, tree, "ssh-add", "-L")
 	if line := strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))); err != nil ||
 		!strings.Contains(agent, line) {
@@ -99,6 +107,19 @@ func checkPrivate(ctx context.Context, tree, path string) error {
 			"beside it nor in ssh-agent: run ssh-add", path), err)
 	}
 	return nil
+}
+
+// isPrivate reports whether the file of a key has a private key. It reads only how the file begins.
+func isPrivate(path string) (bool, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	const begin = "-----BEGIN "
+	text := make([]byte, len(begin))
+	_, err = io.ReadFull(f, text)
+	return string(text) == begin, err
 }
 
 // checkTree returns an error unless the tree is the top folder of a checkout, has all files of a

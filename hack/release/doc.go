@@ -11,7 +11,8 @@
 //   - The folder appears by one rename(2), so it is whole or absent.
 //   - SHA256SUMS has every other file of the folder, also VERSION, which names the version. The
 //     signature is over SHA256SUMS.
-//   - The key is outside the tree. The program hands its name to ssh-keygen, and never reads it.
+//   - The key is outside the tree. The program hands its name to ssh-keygen, and reads no more of a
+//     private key than how the file begins.
 //
 // Each step has a line on standard error when it begins, and one with its time when it is done. The
 // program publishes nothing. docs/design/0041-release.md has the decisions. Start reading at

@@ -90,6 +90,13 @@ func TestBadReleasesAreRefusedBeforeAnythingIsWritten(t *testing.T) {
 			o.key = filepath.Join(t.TempDir(), "text")
 			filetest.Write(t, o.key, []byte("text"), 0o600)
 		}, "is not a key file"},
+		"a key that others can read": {func(o *order) {
+			errtest.Must(t, os.Chmod(o.key, 0o640))
+		}, "`chmod 600 "},
+		"a private key that others can read": {func(o *order) {
+			errtest.Must(t, os.Chmod(o.key, 0o604))
+			o.key += ".pub"
+		}, "`chmod 600 "},
 		"a key in the tree": {func(o *order) {
 			errtest.Must(t, copyFile(o.key, filepath.Join(o.tree, "ignored")))
 			o.key = filepath.Join(o.tree, "ignored")

@@ -50,6 +50,7 @@ case $0 in
 *) here=. ;;
 esac
 given=${folder:-$here}
+[ -d "$given" ] || fail "$given: there is no such folder"
 folder=$(CDPATH='' cd -- "$given" && pwd -P)
 # A substitution loses line breaks at the end of a name, which may be the name of another folder.
 [ "$folder" -ef "$given" ] || fail "the name of the folder ends with a line break: rename it"

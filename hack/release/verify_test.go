@@ -44,6 +44,10 @@ func TestVerifyNamesAChangedFile(t *testing.T) {
 	refused(t, "the private key", "no public key", "--key", o.key, dir)
 	refused(t, "no key", "usage:", dir)
 	refused(t, "a missing key", "no such file", "--key", "/nowhere", dir)
+	refused(t, "no name of a key", "usage:", dir, "--key")
+	refused(t, "a missing folder", "no such folder", "--key", public, "/nowhere")
+	refused(t, "two folders", "usage:", "--key", public, "/nowhere", dir)
+	refused(t, "an unknown flag", "usage:", "--key", public, "--folder")
 	refused(t, "no value", "usage:", "--key", public, dir, "--version")
 	refused(t, "an empty version", "usage:", "--key", public, "--version", "", dir)
 
@@ -110,7 +114,8 @@ func TestVerifyRefusesOtherLinesOfSums(t *testing.T) {
 		"another folder":    empty + "  ../outside",
 		"an absolute path":  empty + "  /dev/null",
 		"standard input":    empty + "  -",
-		"a comment":         "#" + empty[1:] + "  any",
+		"a comment":         "#" + empty + "  any",
+		"a short sum":       empty[1:] + "  any",
 		"no sum":            "x" + empty[1:] + "  any",
 		"binary":            empty + " *any",
 		"an escaped name":   `\` + empty + "  an\\ny",
@@ -187,19 +192,21 @@ func checkFolder(t *testing.T, dir, public string) {
 
 	// A name that has the name of a file of the release in a line of its own is not such a file.
 	lines := "x\n" + entries[len(entries)-1].Name()
-	for _, name := range []string{"new", ".hidden", "..hidden", "...", "a b", "-c", "--", "-", "*",
-		"folder/", "pipe|", "\x1b[2J", "\xff", lines} {
-		path := filepath.Join(dir, strings.TrimRight(name, "/|"))
+	for _, name := range []string{"new", ".hidden", "..hidden", ".......", "a b", "-eVERSION", "--",
+		"-", "*", "folder/", "pipe|", "nowhere@", "\x1b[2J", "\xff", lines} {
+		path := filepath.Join(dir, strings.TrimRight(name, "/|@"))
 		switch name[len(name)-1] {
 		case '/':
 			errtest.Must(t, os.Mkdir(path, 0o755))
 		case '|':
 			errtest.Must(t, syscall.Mkfifo(path, 0o600))
+		case '@':
+			errtest.Must(t, os.Symlink("/nowhere", path))
 		default:
 			filetest.Write(t, path, nil, 0o600)
 		}
 		shown := regexp.MustCompile(`[^A-Za-z0-9._ -]`).ReplaceAllString(
-			strings.TrimRight(name, "/|"), "?")
+			strings.TrimRight(name, "/|@"), "?")
 		refused(t, "with the file "+name, shown+": not a file", "--key", public, dir)
 		errtest.Must(t, os.Remove(path))
 	}

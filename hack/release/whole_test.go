@@ -4,15 +4,19 @@ import (
 	"archive/tar"
 	"bytes"
 	"debug/elf"
+	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 
@@ -65,10 +69,9 @@ func TestTwoBuildsAreEqual(t *testing.T) {
 		}
 	}
 	checkTools(t, dir)
-	archives, err := filepath.Glob(filepath.Join(dir, "*.tar"))
-	errtest.Must(t, err)
-	for _, a := range archives {
-		checkImages(t, dir, a)
+	checkDescription(t, dir, string(sums[1]))
+	for _, image := range images {
+		checkImages(t, dir, image)
 	}
 }
 
@@ -82,6 +85,41 @@ func checkTools(t *testing.T, dir string) {
 			`(default "registry.example/kubeveil-tools:v0.0.1")`) {
 			t.Errorf("veilctl %s -h: %v:\n%s", verb, err, out)
 		}
+	}
+}
+
+// checkDescription checks that the subjects of the provenance are the files of the sums but itself,
+// that it names the commit, and that the release has each program and image whose size is committed.
+func checkDescription(t *testing.T, dir, sums string) {
+	t.Helper()
+	var s statement
+	text := filetest.Read(t, filepath.Join(dir, provenance))
+	errtest.Must(t, json.Unmarshal(text, &s))
+	want, subjects := "", ""
+	for line := range strings.Lines(sums) {
+		if !strings.HasSuffix(line, "  "+provenance+"\n") {
+			want += line
+		}
+	}
+	for _, r := range s.Subject {
+		subjects += r.Digest["sha256"] + "  " + r.Name + "\n"
+	}
+	if diff := cmp.Diff(want, subjects); diff != "" {
+		t.Errorf("sums and subjects of the provenance (-want +got):\n%s", diff)
+	}
+
+	var about summary
+	errtest.Must(t, json.Unmarshal(filetest.Read(t, filepath.Join(dir, "release.json")), &about))
+	resolved := s.Predicate.BuildDefinition.Resolved
+	if commit := resolved[0].Digest["gitCommit"]; len(commit) != 40 || commit != about.Commit {
+		t.Errorf("the commit is %q, release.json has %q", commit, about.Commit)
+	}
+
+	var sizes map[string]int64
+	errtest.Must(t, json.Unmarshal(committedSizes, &sizes))
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(sizes)),
+		slices.Sorted(maps.Keys(about.Sizes))); diff != "" {
+		t.Errorf("programs and images (-want +got):\n%s", diff)
 	}
 }
 
@@ -102,20 +140,19 @@ func checkMachine(t *testing.T, name, arch string, file []byte) (isELF bool) {
 	return true
 }
 
-// checkImages checks that an archive has one index with an image for each architecture, that each
-// ELF file in it is for its architecture, and that a manifest in dir has the digest of the index,
-// except for the image of the tools.
-func checkImages(t *testing.T, dir, archive string) {
+// checkImages checks that the archive of an image has one index with an image for each
+// architecture, that each ELF file in it is for its architecture, and that a manifest in dir has the
+// digest of the index, except for the image of the tools.
+func checkImages(t *testing.T, dir, image string) {
 	t.Helper()
 	at := t.TempDir()
-	run(t, at, "tar", "-xf", archive)
+	run(t, at, "tar", "-xf", filepath.Join(dir, image+".tar"))
 	top, err := layout.ImageIndexFromPath(at)
 	errtest.Must(t, err)
 	m, err := top.IndexManifest()
 	errtest.Must(t, err)
 	digest := m.Manifests[0].Digest
 
-	image := strings.TrimSuffix(filepath.Base(archive), ".tar")
 	if image != "kubeveil-tools" {
 		text := string(filetest.Read(t, filepath.Join(dir, image+".yaml")))
 		if !strings.Contains(text, "image: registry.example/"+image+":v0.0.1@"+digest.String()) {
@@ -128,7 +165,7 @@ func checkImages(t *testing.T, dir, archive string) {
 	m, err = index.IndexManifest()
 	errtest.Must(t, err)
 	if len(m.Manifests) != len(arches) {
-		t.Fatalf("%s has %d images", archive, len(m.Manifests))
+		t.Fatalf("%s has %d images", image, len(m.Manifests))
 	}
 	for i, arch := range arches {
 		img, err := index.Image(m.Manifests[i].Digest)
