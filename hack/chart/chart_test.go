@@ -168,13 +168,7 @@ func withoutHooks(t *testing.T, weights map[string]int) func(id string, o map[st
 
 func TestChart(t *testing.T) {
 	b := newBench(t)
-	folders, err := os.ReadDir(filepath.Join(b.kustomize.Tree, "manifests/components"))
-	errtest.Must(t, err)
-	for _, f := range folders {
-		if settings[f.Name()] == "" {
-			t.Errorf("the chart has no value for the component %s", f.Name())
-		}
-	}
+	compared := map[string]bool{}
 	for name, tc := range map[string]struct{ network, volumes []string }{
 		"defaults":           {nil, nil},
 		"policy":             {[]string{"policy"}, nil},
@@ -194,7 +188,17 @@ func TestChart(t *testing.T) {
 		"all, beside kube-proxy": {[]string{"policy", "api-path", "servicemonitor", "wireguard-go",
 			"cni-dirs"}, []string{"csi-servicemonitor", "kubelet-dir", "snapshots"}},
 	} {
+		for _, c := range slices.Concat(tc.network, tc.volumes) {
+			compared[c] = settings[c] != ""
+		}
 		t.Run(name, func(t *testing.T) { b.checkEqual(t, tc.network, tc.volumes) })
+	}
+	folders, err := os.ReadDir(filepath.Join(b.kustomize.Tree, "manifests/components"))
+	errtest.Must(t, err)
+	for _, f := range folders {
+		if !compared[f.Name()] {
+			t.Errorf("no case compares the component %s by a value of its own", f.Name())
+		}
 	}
 
 	t.Run("ranges", b.checkRanges)
@@ -271,6 +275,7 @@ func (b bench) checkRefusals(t *testing.T) {
 		"config.mut=9000":               "mut",
 		"config.policy=kubernetes":      "policy",
 		"config.tunnel.mode=fast":       "mode",
+		"config.sites[0].nam=b":         "nam",
 	} {
 		if out, good := b.template(t, "--set", value); good || !strings.Contains(out, want) {
 			t.Errorf("%s: accepted %t, want a refusal with %q:\n%.500s", value, good, want, out)

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,11 +20,26 @@ import (
 // aFile matches a configuration in a document whose first line is a comment with the file's name.
 var aFile = regexp.MustCompile("(?ms)^```yaml\n(# ([a-z/]+\\.yaml)\\b.*?)^```$")
 
+// complete are the configurations that a page must have. All of these pages but one begin with what
+// was not run.
+var complete = map[string][]string{
+	"get-started.md":        {"kustomization.yaml", "configmap.yaml"},
+	"helm.md":               {"values.yaml"},
+	"k3s.md":                {"way.yaml", "values.yaml"},
+	"talos.md":              {"way.yaml", "values.yaml"},
+	"kind.md":               {"configmap.yaml"},
+	"clouds.md":             {"configmap.yaml"},
+	"from-constellation.md": {"kustomization.yaml"}, // and the ConfigMap of clouds.md
+	"from-calico.md":        {"kustomization.yaml", "configmap.yaml"},
+	"from-flannel.md":       {"kustomization.yaml", "configmap.yaml"},
+	"uninstall.md":          {"uninstall/kustomization.yaml"},
+}
+
 // checkDocuments checks the configurations that users copy from documents: the chart accepts
 // values, kustomizations are rendered beside the folder of a release, veild accepts each
 // configuration, and each kubeconfig has a server and a token.
 func (b bench) checkDocuments(t *testing.T) {
-	dir, checked := t.TempDir(), map[string]int{}
+	dir, checked := t.TempDir(), map[string][]string{}
 	write := func(name, text string) {
 		filetest.Write(t, filepath.Join(dir, name), []byte(text), 0o600)
 	}
@@ -37,7 +53,11 @@ func (b bench) checkDocuments(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/how-to/*.md") // clouds.md has a ConfigMap for the others
 	errtest.Must(t, err)
 	for _, page := range append(pages, "../../docs/get-started.md") {
-		text := string(filetest.Read(t, page))
+		text, name := string(filetest.Read(t, page)), filepath.Base(page)
+		_, body, _ := strings.Cut(text, "\n\n")
+		if complete[name] != nil && name != "uninstall.md" && !strings.HasPrefix(body, "> Not run") {
+			t.Errorf("%s does not begin with what was not run", page)
+		}
 		files := aFile.FindAllStringSubmatch(text, -1)
 		for _, f := range files {
 			write(f[2], f[1])
@@ -62,22 +82,33 @@ func (b bench) checkDocuments(t *testing.T) {
 			default:
 				continue // of another program
 			}
-			checked[f[2]]++
-			checkObjects(t, filepath.Base(page)+": "+f[2], objects)
+			checked[name] = append(checked[name], f[2])
+			checkObjects(t, name+": "+f[2], objects)
 		}
 	}
 	t.Log(checked)
-	for _, name := range []string{"values.yaml", "kustomization.yaml", "configmap.yaml", "way.yaml"} {
-		if checked[name] < 2 {
-			t.Errorf("%d configurations %s", checked[name], name)
+	for page, names := range complete {
+		for _, name := range names {
+			if !slices.Contains(checked[page], name) {
+				t.Errorf("%s has no configuration %s", page, name)
+			}
 		}
 	}
 }
 
-// checkObjects checks the configuration of veild among objects, or else its kubeconfig.
+// checkObjects checks the configuration of veild among objects, or else its kubeconfig. If there are
+// rights among them, the policy has to come first.
 func checkObjects(t *testing.T, what, text string) {
 	t.Helper()
-	objects, _ := byID(t, text, nil)
+	objects, order := byID(t, text, nil)
+	first := func(kind string) int {
+		return slices.IndexFunc(order, func(id string) bool { return strings.HasPrefix(id, kind+" ") })
+	}
+	right, restraint := first("ClusterRoleBinding"), first("ValidatingAdmissionPolicyBinding")
+	if right >= 0 && (restraint < 0 || right < restraint) {
+		t.Errorf("%s: rights come before the policy that restrains them: %q", what, order)
+	}
+
 	var m struct{ Data map[string]string }
 	if way := objects["ConfigMap kube-system kube-proxy"]; way != "" {
 		errtest.Must(t, yaml.Unmarshal([]byte(way), &m))

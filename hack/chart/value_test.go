@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"bytes"
 	"maps"
 	"reflect"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -114,10 +116,15 @@ var elsewhere = []string{"node", "clusterRanges", "serviceRanges", "nodeRanges",
 	"kubeadmConfig", "source.kind", "source.kubeconfig", "source.file", "keyFile", "snapshotFile",
 	"trustDisk", "cni.confDir", "serviceProxy", "policy", "services.cgroup", "services.apiServers"}
 
-// Each key of the configuration has a place in the values.
+// Each key of the configuration has a place in the values, and no part of them takes other keys.
 func TestSchemaHasEachKey(t *testing.T) {
 	var schema struct{ Properties map[string]property }
-	errtest.Must(t, yaml.Unmarshal(filetest.Read(t, "files/values.schema.json"), &schema))
+	text := filetest.Read(t, "files/values.schema.json")
+	errtest.Must(t, yaml.Unmarshal(text, &schema))
+	if all, closed := bytes.Count(text, []byte(`"type": "object"`)),
+		bytes.Count(text, []byte(`"additionalProperties": false`)); all != closed {
+		t.Errorf("%d of %d objects refuse other keys", closed, all)
+	}
 	got := append(schema.Properties["config"].keys(""), elsewhere...)
 	want := keysOf(reflect.TypeFor[config.Config](), "")
 	slices.Sort(got)
@@ -127,12 +134,18 @@ func TestSchemaHasEachKey(t *testing.T) {
 	}
 }
 
-// property is a part of a JSON schema.
-type property struct{ Properties map[string]property }
+// property is a part of a JSON schema. Items describes the entries of a list.
+type property struct {
+	Properties map[string]property
+	Items      *property
+}
 
 // keys returns the paths of the values that a property describes.
 func (p property) keys(prefix string) (all []string) {
 	for name, below := range p.Properties {
+		if below.Items != nil {
+			below = *below.Items
+		}
 		if below.Properties == nil {
 			all = append(all, prefix+name)
 		}
@@ -146,8 +159,12 @@ func keysOf(of reflect.Type, prefix string) (all []string) {
 	for i := range of.NumField() {
 		f := of.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if f.Type.Kind() == reflect.Struct {
-			all = append(all, keysOf(f.Type, prefix+name+".")...)
+		below := f.Type
+		if below == reflect.TypeFor[[]cluster.Site]() {
+			below = below.Elem()
+		}
+		if below.Kind() == reflect.Struct {
+			all = append(all, keysOf(below, prefix+name+".")...)
 		} else {
 			all = append(all, prefix+name)
 		}
