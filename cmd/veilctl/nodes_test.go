@@ -100,6 +100,25 @@ func TestVerbsOnOtherNodes(t *testing.T) {
 	}
 }
 
+// version exits with 1 if nodes run different versions.
+func TestVersionsOfACluster(t *testing.T) {
+	for second, status := range map[string]int{"v0.1.0": verb.ExitOK, "v0.2.0": verb.ExitWrong} {
+		c := verbtest.Cluster{Veilctl: run, Sockets: map[string]string{}}
+		for node, version := range map[string]string{"node-1": "v0.1.0", "node-2": second} {
+			s := telemetry.Status{Node: node, Version: version}
+			c.Sockets[node] = verbtest.Daemon(t, s, true, nil)
+		}
+		var out bytes.Buffer
+		err := run(t.Context(), []string{"version", "--cluster", "-o", "json", "--kubeconfig",
+			c.Kubeconfig(t)}, &out, io.Discard)
+		if got := verb.ExitStatus(err); got != status ||
+			!strings.Contains(out.String(), `"version": "`+second+`"`) {
+			t.Errorf("%s beside v0.1.0: exit status %d, want %d: %v\n%s", second, got, status, err,
+				&out)
+		}
+	}
+}
+
 // With -o json, the output for one node is the output of its veilctl, and the output for several
 // nodes is one document.
 func TestVerbsOnOtherNodesForPrograms(t *testing.T) {

@@ -62,6 +62,7 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	const system, veild = "/api/v1/namespaces/" + remote.SystemNamespace + "/pods", "veild-"
 	rest, inSystem := strings.CutPrefix(r.URL.Path, system+"/"+veild)
 	node, isExec := strings.CutSuffix(rest, "/exec")
+
 	switch {
 	case inSystem && isExec:
 		c.exec(w, r, c.Sockets[node])
@@ -80,6 +81,9 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				Labels: map[string]string{corev1.LabelOSStable: "linux"}}})
 		}
 		answer(w, list)
+	case r.URL.Path == "/apis/kubeveil.io/v1alpha1/veilnodes":
+		answer(w, metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{
+			Kind: "VeilNodeList", APIVersion: "kubeveil.io/v1alpha1"}})
 	default:
 		c.tenant(w, strings.Split(strings.TrimPrefix(r.URL.Path, "/api/v1/namespaces/"), "/"))
 	}
