@@ -27,6 +27,9 @@ const (
 	getStartedKeyEnv = "KUBEVEIL_GET_STARTED_KEY"
 )
 
+// maxTyping is how long the commands may take that lead to two pods that talk.
+const maxTyping = 10 * time.Minute
+
 // notTyped is a comment before a block of commands that the test does not type, with the reason.
 var notTyped = regexp.MustCompile(`^<!-- not typed: .+ -->$`)
 
@@ -97,6 +100,9 @@ func TestGetStarted(t *testing.T) {
 	took := time.Since(start).Round(time.Second)
 	if err != nil || !bytes.Contains(out, []byte(`"received":10`)) {
 		t.Fatalf("after %v: %v:\n%s", took, err, out)
+	}
+	if took > maxTyping {
+		t.Errorf("the commands took %v, want at most %v", took, maxTyping)
 	}
 	t.Logf("typed in %v (%s):\n%s", took, c.Accel, out)
 
