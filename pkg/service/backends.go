@@ -97,19 +97,22 @@ func (p Backends) Reach(i *int, b Backend) bool {
 // Replace returns the list without the backends at the places of gone, and with those of add. All
 // lists are sorted. No place in add is left in the list.
 func (p Backends) Replace(gone, add []Backend) Backends {
-	at := func(b Backend) int {
-		return sort.Search(p.Len(), func(i int) bool { return CompareBackend(p.At(i), b) >= 0 })
-	}
 	packs := len(p.addrs) > 0 && !slices.ContainsFunc(add, func(b Backend) bool {
 		return b.Port != p.port || [12]byte(b.Addr[:12]) != mappedPrefix
 	})
-	if !packs {
-		return p.unpacked(at, gone, add)
-	}
-
 	next := Backends{port: p.port, addrs: make([][4]byte, 0, len(p.addrs)+len(add))}
+	var unpacked []Backend
+	if !packs {
+		unpacked = make([]Backend, 0, p.Len()+len(add))
+	}
 	from := 0
 	copyTo := func(end int) {
+		if !packs {
+			n := len(unpacked)
+			unpacked = unpacked[:n+end-from]
+			from += p.Copy(unpacked[n:], from)
+			return
+		}
 		shift := len(next.addrs) - from
 		next.addrs = append(next.addrs, p.addrs[from:end]...)
 		first, _ := slices.BinarySearch(p.local, uint32(from))
@@ -122,9 +125,11 @@ func (p Backends) Replace(gone, add []Backend) Backends {
 		from = end
 	}
 	eachEdit(gone, add, func(b Backend, adds bool) {
-		i := at(b)
+		i := sort.Search(p.Len(), func(i int) bool { return CompareBackend(p.At(i), b) >= 0 })
 		copyTo(max(from, i))
-		if adds {
+		if adds && !packs {
+			unpacked = append(unpacked, b)
+		} else if adds {
 			if b.Flags&FlagLocal != 0 {
 				next.local = append(next.local, uint32(len(next.addrs)))
 			}
@@ -133,30 +138,11 @@ func (p Backends) Replace(gone, add []Backend) Backends {
 			from = i + 1
 		}
 	})
-	copyTo(len(p.addrs))
+	copyTo(p.Len())
 	if len(next.addrs) == 0 {
-		return Backends{}
+		return BackendsOf(unpacked)
 	}
 	return next
-}
-
-// unpacked is replace by way of a list that is not packed.
-func (p Backends) unpacked(at func(Backend) int, gone, add []Backend) Backends {
-	all := make([]Backend, p.Len())
-	p.Copy(all, 0)
-	next := make([]Backend, 0, len(all)+len(add))
-	from := 0
-	eachEdit(gone, add, func(b Backend, adds bool) {
-		i := at(b)
-		next = append(next, all[from:max(from, i)]...)
-		from = max(from, i)
-		if adds {
-			next = append(next, b)
-		} else if i < len(all) && CompareBackend(all[i], b) == 0 {
-			from = i + 1
-		}
-	})
-	return BackendsOf(append(next, all[from:]...))
 }
 
 // eachEdit calls edit for each backend of two sorted lists, in their order. Of one place, that of

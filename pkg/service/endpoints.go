@@ -124,7 +124,6 @@ func (l *endpointList) addAddr(a netip.Addr) {
 	}
 }
 
-// addr returns the address of the i-th endpoint.
 func (l *endpointList) addr(i int) netip.Addr {
 	switch {
 	case l.v4 != nil:
@@ -135,26 +134,26 @@ func (l *endpointList) addr(i int) netip.Addr {
 	return l.mixed[i]
 }
 
-// low returns the last 16 bits of the address of the i-th endpoint.
-func (l *endpointList) low(i int) uint16 {
-	switch {
-	case l.v4 != nil:
-		return binary.BigEndian.Uint16(l.v4[i][2:])
-	case l.v6 != nil:
-		return binary.BigEndian.Uint16(l.v6[i][14:])
+// Low returns the last 16 bits of the address of the i-th endpoint.
+func (l Endpoints) Low(i int) uint16 {
+	switch list := l.list; {
+	case list.v4 != nil:
+		return binary.BigEndian.Uint16(list.v4[i][2:])
+	case list.v6 != nil:
+		return binary.BigEndian.Uint16(list.v6[i][14:])
 	}
-	a := l.mixed[i].As16()
+	a := l.list.mixed[i].As16()
 	return binary.BigEndian.Uint16(a[14:])
 }
 
-// bare returns the i-th endpoint without its node.
-func (l *endpointList) bare(i int) Endpoint {
-	e, s := Endpoint{Addr: l.addr(i)}, stateReady
-	if l.states != nil {
-		s = l.states[i]
+// Bare returns the i-th endpoint without its node, which takes less time than At.
+func (l Endpoints) Bare(i int) Endpoint {
+	e, s := Endpoint{Addr: l.list.addr(i)}, stateReady
+	if l.list.states != nil {
+		s = l.list.states[i]
 	}
-	if l.hints != nil {
-		e.Hints = l.hints[i]
+	if l.list.hints != nil {
+		e.Hints = l.list.hints[i]
 	}
 	e.Ready, e.Serving, e.Terminating = s&ready != 0, s&serving != 0, s&terminating != 0
 	return e
@@ -170,19 +169,13 @@ func (l Endpoints) Len() int {
 
 // At returns the i-th endpoint.
 func (l Endpoints) At(i int) Endpoint {
-	e := l.list.bare(i)
+	e := l.Bare(i)
 	e.Node = l.list.nodes[i].Value()
 	return e
 }
 
-// Bare returns the i-th endpoint without its node, which takes less time than At.
-func (l Endpoints) Bare(i int) Endpoint { return l.list.bare(i) }
-
 // NodeOf returns the name of the node of the i-th endpoint.
 func (l Endpoints) NodeOf(i int) unique.Handle[string] { return l.list.nodes[i] }
-
-// Low returns the last 16 bits of the address of the i-th endpoint.
-func (l Endpoints) Low(i int) uint16 { return l.list.low(i) }
 
 // All returns an iterator over the endpoints.
 func (l Endpoints) All() iter.Seq[Endpoint] {
@@ -246,7 +239,7 @@ func (l Endpoints) Equal(o Endpoints) bool {
 		return false
 	}
 	for i := range l.Len() {
-		if l.list.bare(i) != o.list.bare(i) {
+		if l.Bare(i) != o.Bare(i) {
 			return false
 		}
 	}

@@ -39,7 +39,6 @@ func (e *FullError) Error() string {
 		e.Limit)
 }
 
-// Unwrap returns ErrFull.
 func (e *FullError) Unwrap() error { return ErrFull }
 
 // Conflict returns an ErrConflict: owner has the frontend that claimant claims.

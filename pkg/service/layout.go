@@ -100,25 +100,27 @@ type SourceRangeKey struct {
 }
 
 func MakeFrontendKey(a netip.AddrPort, p Protocol, s Scope) FrontendKey {
-	k := FrontendKey{Addr: a.Addr().As16(), Protocol: p, Scope: s}
-	binary.BigEndian.PutUint16(k.Port[:], a.Port())
-	return k
+	return FrontendKey{Addr: a.Addr().As16(), Port: PortOf(a), Protocol: p, Scope: s}
 }
 
 // AddrPort returns the address of the key.
-func (k FrontendKey) AddrPort() netip.AddrPort { return addrPort(k.Addr, k.Port) }
+func (k FrontendKey) AddrPort() netip.AddrPort { return AddrPortOf(k.Addr, k.Port) }
 
 func BackendOf(a netip.AddrPort) Backend {
-	s := Backend{Addr: a.Addr().As16()}
-	binary.BigEndian.PutUint16(s.Port[:], a.Port())
-	return s
+	return Backend{Addr: a.Addr().As16(), Port: PortOf(a)}
 }
 
 // AddrPort returns the address of the backend.
-func (s Backend) AddrPort() netip.AddrPort { return addrPort(s.Addr, s.Port) }
+func (s Backend) AddrPort() netip.AddrPort { return AddrPortOf(s.Addr, s.Port) }
 
-func addrPort(addr [16]byte, port [2]byte) netip.AddrPort {
+// AddrPortOf returns the address and port of a key or a value, and PortOf the port for one.
+func AddrPortOf(addr [16]byte, port [2]byte) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(addr).Unmap(), binary.BigEndian.Uint16(port[:]))
+}
+
+func PortOf(a netip.AddrPort) (port [2]byte) {
+	binary.BigEndian.PutUint16(port[:], a.Port())
+	return port
 }
 
 func CompareBackend(a, b Backend) int {

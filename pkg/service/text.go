@@ -20,10 +20,8 @@ func (s Scope) String() string {
 	return "inside"
 }
 
-// MarshalText returns String.
 func (s Scope) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText parses the result of String.
 func (s *Scope) UnmarshalText(text []byte) error {
 	for _, known := range []Scope{Inside, Outside, Host} {
 		if string(text) == known.String() {
@@ -34,7 +32,6 @@ func (s *Scope) UnmarshalText(text []byte) error {
 	return fmt.Errorf("scope %q is %w: write inside, outside or host", text, errText)
 }
 
-// MarshalText returns String.
 func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 // UnmarshalText parses the result of String for TCP, UDP and SCTP.
@@ -48,10 +45,8 @@ func (p *Protocol) UnmarshalText(text []byte) error {
 	return fmt.Errorf("protocol %q is %w: write TCP or UDP", text, errText)
 }
 
-// MarshalText returns String.
 func (n Name) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
 
-// UnmarshalText parses the result of String.
 func (n *Name) UnmarshalText(text []byte) error {
 	namespace, name, found := strings.Cut(string(text), "/")
 	if !found {

@@ -103,7 +103,7 @@ func TestApplyEndsAnywhere(t *testing.T) {
 		if err := n.Apply(first(c, at)); err != nil {
 			t.Fatalf("%d of %d writes: %v", at, all, err)
 		}
-		p, err := planner.New("node-1", n.Limits())
+		p, err := planner.New("node-1", n.limits)
 		errtest.Must(t, err)
 
 		next := node{n.Table, p}

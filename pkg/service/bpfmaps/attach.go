@@ -40,21 +40,14 @@ var connectHooks = socketHooks[2:6]
 // what it changed. A program of another version, or one that reads the maps of an earlier table, is
 // replaced within its link. A link to another cgroup is replaced by a link to this cgroup, which is
 // attached before the other is removed. After an error the remaining hooks are unchanged, and
-// another call continues. Errors match probe.ErrNoCgroup, ErrNotPermitted or ErrNotSupported.
+// another call continues. Errors match probe.ErrNoCgroup,
+// bpfobj.ErrNotPermitted or bpfobj.ErrNotSupported.
 func (t *Table) AttachSockets(path string) ([]string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if err := t.copyFor(AtSockets); err != nil {
 		return nil, fmt.Errorf("attach to sockets: %w", err)
 	}
-	changed, err := t.attachSockets(path)
-	if err == nil {
-		err = t.Replaced(AtSockets)
-	}
-	return changed, err
-}
-
-func (t *Table) attachSockets(path string) ([]string, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	group, err := openCgroup(path)
 	if err != nil {
 		return nil, fmt.Errorf("attach to sockets: %w", err)
@@ -71,7 +64,7 @@ func (t *Table) attachSockets(path string) ([]string, error) {
 			changed = append(changed, did+" "+h.program)
 		}
 	}
-	return changed, nil
+	return changed, t.Replaced(AtSockets)
 }
 
 func openCgroup(path string) (*os.File, error) {

@@ -137,7 +137,7 @@ func BenchmarkRestart(b *testing.B) {
 	}
 	n := start(b, benchConfig(b), fill)
 	for b.Loop() {
-		p, err := planner.New("node-1", n.Limits())
+		p, err := planner.New("node-1", n.limits)
 		errtest.Must(b, err)
 		again := node{n.Table, p}
 		again.adopt(b)

@@ -1,7 +1,6 @@
 package bpfmaps
 
 import (
-	"encoding/binary"
 	"errors"
 	"math"
 	"net/netip"
@@ -9,6 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
@@ -58,15 +58,18 @@ const (
 	FlowCopied     = 512
 )
 
+// Now returns the time in seconds, as flow_now of bpf/lib/service/conntrack.h does.
+func Now() uint32 {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now) // fails only for an unknown clock
+	return uint32(now.Sec)
+}
+
 // EachFlow calls fn with each flow that is not over, until fn returns false. A flow is over if it
 // had no packet for the timeout of its state, see flowTimeouts. EachFlow may miss flows that begin
 // meanwhile. The table must have been opened with Config.Links.
 func (t *Table) EachFlow(fn func(Flow) bool) error {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return err
-	}
-	timeouts := readFlowTimeouts()
+	now, timeouts := Now(), readFlowTimeouts()
 
 	// TCP flows are listed from MapTCP if it has a copy of the entry, which it may have evicted.
 	copied := func(k FlowKey, v FlowEntry) bool {
@@ -89,12 +92,13 @@ func (t *Table) EachFlow(fn func(Flow) bool) error {
 				flags, used = withReplies([]*ebpf.Map{t.maps[MapTCP], t.maps[MapOpening]}, k, v)
 			}
 			// Signed: another processor may have used it in a later second than now.
-			if int32(uint32(now.Sec)-used) > timeouts.of(k.Proto, flags) {
+			if int32(now-used) > timeouts.of(k.Proto, flags) {
 				return true
 			}
-			more = fn(Flow{Protocol: k.Proto, Client: AddrPortOf(k.Src, k.Sport),
-				Service: AddrPortOf(k.Dst, k.Dport), Backend: AddrPortOf(v.Addr, v.Port),
-				SNAT: v.Flags&flowSNAT != 0, Established: v.Flags&(flowClientSent|FlowCopied) != 0})
+			more = fn(Flow{Protocol: k.Proto, Client: service.AddrPortOf(k.Src, k.Sport),
+				Service: service.AddrPortOf(k.Dst, k.Dport),
+				Backend: service.AddrPortOf(v.Addr, v.Port), SNAT: v.Flags&flowSNAT != 0,
+				Established: v.Flags&(flowClientSent|FlowCopied) != 0})
 			return more
 		}))
 	}
@@ -161,9 +165,4 @@ func (t flowTimeouts) of(protocol uint8, flags uint32) int32 {
 		return t.synReceived
 	}
 	return t.synSent
-}
-
-// AddrPortOf returns the address and port of a key or an entry, and PortOf the port for one.
-func AddrPortOf(a [16]byte, port [2]byte) netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom16(a).Unmap(), binary.BigEndian.Uint16(port[:]))
 }

@@ -11,7 +11,6 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 )
@@ -100,7 +99,6 @@ func (t *Table) keepPinned(name string, spec *ebpf.MapSpec) error {
 
 func (f formerMap) pin(t *Table) string { return t.Pin(fmt.Sprint(formerPrefix, f.id)) }
 
-// drop removes the pin and closes the map.
 func (f formerMap) drop(t *Table) error {
 	return errors.Join(os.Remove(f.pin(t)), f.Close())
 }
@@ -186,14 +184,11 @@ func (t *Table) copyFormer(which func(formerMap) bool) error {
 }
 
 func (t *Table) copyOne(f *formerMap) error {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
-		return err
-	}
+	now := Now()
 	var copied int
 	var err error
 	if f.isFlows() {
-		copied, err = copyFlows(f, t.maps[f.name], uint32(now.Sec))
+		copied, err = copyFlows(f, t.maps[f.name], now)
 	} else {
 		copied, err = copyMissing(f.Map, t.maps[f.name])
 	}
@@ -202,7 +197,7 @@ func (t *Table) copyOne(f *formerMap) error {
 	}
 	t.log.Debug("entries copied from a map of services of another size", "map", f.name,
 		"entries", copied, "all", f.since == 0 || !f.isFlows())
-	f.since = uint32(now.Sec)
+	f.since = now
 	return nil
 }
 
@@ -219,7 +214,6 @@ func copyMissing(from, to *ebpf.Map) (copied int, err error) {
 	return copied, err
 }
 
-// isFlows reports whether f is a flow table.
 func (f formerMap) isFlows() bool {
 	return slices.Contains([]string{MapTCP, MapOpening, MapUDP}, f.name)
 }

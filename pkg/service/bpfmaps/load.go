@@ -45,8 +45,6 @@ const (
 	MapPodClients = "service_callers"
 	// MapPodClientShares holds the number of PodClients by the index of their link.
 	MapPodClientShares = "service_shares"
-	// MapFlowBloom is the Bloom filter of the addresses in the flow tables.
-	MapFlowBloom = "service_known"
 )
 
 // PinPrefix is the prefix of the name of every pin of the table.
@@ -221,7 +219,20 @@ func (t *Table) loadMap(name string, spec *ebpf.MapSpec) error {
 	if err := t.keepPinned(name, spec); err != nil {
 		return err
 	}
-	return t.makeMap(name, spec)
+	if m, err = newMap(name, spec); err != nil {
+		return err
+	}
+	t.maps[name] = m
+	if name == MapPodClients {
+		// The map is filled before it is pinned, because a pinned map counts as complete.
+		if err := t.assumePodClients(); err != nil {
+			return err
+		}
+	}
+	if err := bpfobj.Repin(m, t.Pin(name)); err != nil {
+		return fmt.Errorf("map %s: %w", name, err)
+	}
+	return nil
 }
 
 // adopt opens the pinned map. It returns nil if no map is pinned, or if the pinned map has another
@@ -259,24 +270,6 @@ func newMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	return m, nil
 }
 
-func (t *Table) makeMap(name string, spec *ebpf.MapSpec) error {
-	m, err := newMap(name, spec)
-	if err != nil {
-		return err
-	}
-	t.maps[name] = m
-	if name == MapPodClients {
-		// The map is filled before it is pinned, because a pinned map counts as complete.
-		if err := t.assumePodClients(); err != nil {
-			return err
-		}
-	}
-	if err := bpfobj.Repin(m, t.Pin(name)); err != nil {
-		return fmt.Errorf("map %s: %w", name, err)
-	}
-	return nil
-}
-
 // loadPrograms loads the programs of spec with the maps of the table and the guard. The programs
 // are not pinned themselves; their links are.
 func (t *Table) loadPrograms(spec *ebpf.CollectionSpec) error {
@@ -302,7 +295,6 @@ func (t *Table) loadPrograms(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// openGuardMap opens a map of the guard, if it is not open yet.
 func (t *Table) openGuardMap(name string) error {
 	if t.maps[name] != nil {
 		return nil

@@ -76,7 +76,7 @@ func opened(t testing.TB, c Config) *Table {
 func startOn(t testing.TB, table *Table, fill func(*planner.Planner)) node {
 	t.Helper()
 	t.Cleanup(func() { table.Close() })
-	p, err := planner.New("node-1", table.Limits())
+	p, err := planner.New("node-1", table.limits)
 	errtest.Must(t, err)
 	n := node{table, p}
 	n.adopt(t)

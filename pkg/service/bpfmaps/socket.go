@@ -51,7 +51,7 @@ type socketReply struct {
 // serviceOf returns the service that a connected socket reached its peer by. pair is the pair of
 // the socket's storage. The zero value means that it reached its peer without a service.
 func (t *Table) serviceOf(s sockdiag.Socket, pair socketPair) (socketReply, error) {
-	peer, port := s.Remote.Addr().As16(), PortOf(s.Remote)
+	peer, port := s.Remote.Addr().As16(), service.PortOf(s.Remote)
 	if pair.Backend == peer && pair.BackendPort == port {
 		if pair.Flags&pairDirect != 0 {
 			return socketReply{}, nil
@@ -102,7 +102,7 @@ func (t *Table) pairOfUDP(s sockdiag.Socket) (socketPair, error) {
 	if s.Remote.Addr().Is4() {
 		q.IPv6 = 0
 	}
-	local, remote := PortOf(s.Local), PortOf(s.Remote)
+	local, remote := service.PortOf(s.Local), service.PortOf(s.Remote)
 	copy(q.Tuple[:], slices.Concat(peer, own, remote[:], local[:]))
 	packet, err := binary.Append(nil, binary.NativeEndian, &q)
 	if err != nil {
@@ -148,7 +148,7 @@ func (t *Table) Given(frontends []netip.AddrPort, namespaces ...string) ([]netip
 					errs = append(errs, err)
 					return false
 				}
-				if slices.Contains(frontends, AddrPortOf(asked.Addr, asked.Port)) {
+				if slices.Contains(frontends, service.AddrPortOf(asked.Addr, asked.Port)) {
 					found[s.Remote] = true
 				}
 				return read < most && len(found) < service.MaxAPIServers
@@ -180,9 +180,4 @@ func shareOfGiven(i, n, left int) int {
 		return min(mostGiven, left)
 	}
 	return min(mostGiven, left/(n-i))
-}
-
-func PortOf(a netip.AddrPort) (port [2]byte) {
-	binary.BigEndian.PutUint16(port[:], a.Port())
-	return port
 }

@@ -187,7 +187,7 @@ func TestNextPlannerGivesNoRevisionAgain(t *testing.T) {
 	n.DeleteService(service.Name{Namespace: "test", Name: "one"})
 	n.apply(t)
 
-	p, err := planner.New("node-1", n.Limits())
+	p, err := planner.New("node-1", n.limits)
 	errtest.Must(t, err)
 	next := node{n.Table, p}
 	next.adopt(t)

@@ -21,16 +21,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/slots"
 )
 
-// Errors that callers may distinguish. A message with a remedy wraps each of them.
-var (
-	// ErrNotPermitted is the error of a process that may not use BPF.
-	ErrNotPermitted = bpfobj.ErrNotPermitted
-	// ErrNotSupported is the error of a kernel that lacks a feature; see probe.FeatureError.
-	ErrNotSupported = bpfobj.ErrNotSupported
-	// ErrNoBPFFS is the error of a pin directory that is not on a bpffs.
-	ErrNoBPFFS = bpfobj.ErrNoBPFFS
-)
-
 // Config describes the table that Open makes.
 type Config struct {
 	// Dir is the directory of the pins of maps and links, on a mounted bpffs. Open makes it and its
@@ -145,7 +135,7 @@ type Table struct {
 }
 
 // Open probes the kernel, loads the programs, and creates and pins the maps or adopts pinned ones.
-// It attaches nothing.
+// It attaches nothing. Errors match those of package bpfobj.
 func Open(c Config) (*Table, error) {
 	fail := func(err error) (*Table, error) {
 		return nil, fmt.Errorf("open table of services in %s: %w", c.Dir, err)
@@ -219,9 +209,6 @@ func (t *Table) Program(name string) *ebpf.Program { return t.progs[name] }
 
 // Map returns an open map by its name, or nil. The Table owns it.
 func (t *Table) Map(name string) *ebpf.Map { return t.maps[name] }
-
-// Limits returns the sizes of the maps of the table.
-func (t *Table) Limits() service.Limits { return t.limits }
 
 // Memory returns the sizes of the LRU maps. Without links, sizes of flow tables are 0.
 func (t *Table) Memory() Memory {

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
@@ -115,7 +116,7 @@ func TestRestart(t *testing.T) {
 		errtest.Must(t, n.Close())
 		table := opened(t, c)
 		defer table.Close()
-		p, _ := planner.New("node-1", table.Limits())
+		p, _ := planner.New("node-1", table.limits)
 		n = node{table, p}
 		n.adopt(t)
 		lab(p)
@@ -262,7 +263,7 @@ func TestRefusals(t *testing.T) {
 	}
 	bad = c
 	bad.Dir = t.TempDir()
-	if _, err := Open(bad); !errors.Is(err, ErrNoBPFFS) {
+	if _, err := Open(bad); !errors.Is(err, bpfobj.ErrNoBPFFS) {
 		t.Errorf("no bpffs: %v", err)
 	}
 }

@@ -23,7 +23,8 @@ import (
 // namespaces are paths of network namespaces. The node's own is /proc/self/ns/net. A path that is
 // gone is not an error. Call it after an Apply that removed members or frontends of UDP. It may
 // miss a socket that connected during that Apply, until the next call. It continues after an error
-// and returns the number of disconnected sockets. The error matches ErrNotSupported if the kernel
+// and returns the number of disconnected sockets. The error matches bpfobj.ErrNotSupported if
+// the kernel
 // cannot disconnect sockets of others. In each namespace it looks up at most 65,536 sockets, for 20
 // to 30 us each, and logs that one has more.
 func (t *Table) AbortUDP(namespaces ...string) (int, error) {
@@ -93,7 +94,7 @@ func (t *Table) stale(s sockdiag.Socket) (bool, error) {
 		return false, fmt.Errorf("read backends of %v: %w", key.AddrPort(), err)
 	}
 	return !slices.ContainsFunc(run, func(b service.Backend) bool {
-		return b.Addr == s.Remote.Addr().As16() && b.Port == PortOf(s.Remote)
+		return b.Addr == s.Remote.Addr().As16() && b.Port == service.PortOf(s.Remote)
 	}), nil
 }
 

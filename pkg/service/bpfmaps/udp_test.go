@@ -13,6 +13,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
@@ -28,7 +29,7 @@ func TestSocketsOfBackendsThatGoAreTold(t *testing.T) {
 	abort := func(want int) {
 		t.Helper()
 		got, err := n.AbortUDP(h.ns.Path(), "/proc/self/fd/1000000")
-		if errors.Is(err, ErrNotSupported) {
+		if errors.Is(err, bpfobj.ErrNotSupported) {
 			nettest.Skip(t, nettest.NoKernelFeature, err.Error())
 		}
 		if err != nil || got != want {

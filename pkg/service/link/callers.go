@@ -73,23 +73,24 @@ func (s *Links) called(list func() ([]nl.Link, error)) (addrs map[[16]byte]bool,
 	if err != nil || len(all) == 0 {
 		return nil, 0, err
 	}
-	shares, err := s.shares()
+	var shares []uint32 // links that have a number of pod clients
+	err = bpfmaps.Each(s.table, bpfmaps.MapPodClientShares, func(link, _ uint32) bool {
+		shares = append(shares, link)
+		return true
+	})
 	if err != nil {
 		return nil, 0, err
 	}
 
 	// Links are listed after clients and their counts, so that each client and each count of an
-	// existing link finds its link.
+	// existing link finds its link. A link that appears later keeps its count.
 	links, err := list()
 	if err != nil {
 		return nil, 0, fmt.Errorf("list links: %w", err)
 	}
 
-	there := map[uint32]bool{bpfmaps.UnknownLink: true}
-	for _, l := range links {
-		there[uint32(l.Attrs().Index)] = true
-	}
-
+	there := indexesOf(links)
+	there[bpfmaps.UnknownLink] = true
 	addrs = make(map[[16]byte]bool)
 	var gone []bpfmaps.PodClient
 	for _, c := range all {
@@ -102,7 +103,8 @@ func (s *Links) called(list func() ([]nl.Link, error)) (addrs map[[16]byte]bool,
 
 	if len(gone) > 0 {
 		// Counts go first. A count that is left would never be looked for again.
-		if err := s.forgetShares(shares, there); err != nil {
+		shares = slices.DeleteFunc(shares, func(link uint32) bool { return there[link] })
+		if err := bpfmaps.Delete(s.table, bpfmaps.MapPodClientShares, shares); err != nil {
 			return nil, 0, err
 		}
 		if err := bpfmaps.Delete(s.table, bpfmaps.MapPodClients, gone); err != nil {
@@ -111,23 +113,4 @@ func (s *Links) called(list func() ([]nl.Link, error)) (addrs map[[16]byte]bool,
 	}
 
 	return addrs, uint32(len(all) - len(gone)), nil
-}
-
-// shares returns the links that have a number of pod clients.
-func (s *Links) shares() (links []uint32, err error) {
-	err = bpfmaps.Each(s.table, bpfmaps.MapPodClientShares, func(link, _ uint32) bool {
-		links = append(links, link)
-		return true
-	})
-	return links, err
-}
-
-// forgetShares deletes the numbers of pod clients of those links that are not there. The caller
-// read them before it listed the links: a link that appeared later would lose its number.
-func (s *Links) forgetShares(links []uint32, there map[uint32]bool) error {
-	gone := slices.DeleteFunc(links, func(link uint32) bool { return there[link] })
-	if len(gone) == 0 {
-		return nil
-	}
-	return bpfmaps.Delete(s.table, bpfmaps.MapPodClientShares, gone)
 }

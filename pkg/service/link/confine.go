@@ -45,14 +45,6 @@ func (c *confined) note(name string, index uint32, how uint8) {
 	}
 }
 
-// settle records that the plugins have finished a link. The caller holds mu.
-func (c *confined) settle(index int) {
-	if c.settled == nil {
-		c.settled = map[int]bool{}
-	}
-	c.settled[index] = true
-}
-
 // forget forgets the links that no longer exist.
 func (c *confined) forget(there map[uint32]bool) {
 	c.mu.Lock()

@@ -63,11 +63,8 @@ func (t *tracker) within(connections []nl.Opened,
 		return connections, nil
 	}
 	size, err := sysctl.ReadNumber("netfilter/nf_conntrack_max")
-	if err != nil {
-		return nil, err
-	}
-	entries, err := sysctl.ReadNumber("netfilter/nf_conntrack_count")
-	if err != nil {
+	entries, errCount := sysctl.ReadNumber("netfilter/nf_conntrack_count")
+	if err := errors.Join(err, errCount); err != nil {
 		return nil, err
 	}
 	limit := t.limit

@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
@@ -207,7 +208,7 @@ func TestHalfOpenConnectionsOfClientsOutsideAreNotTracked(t *testing.T) {
 	forged, server := netip.MustParseAddrPort("198.19.0.77:4000"), netip.MustParseAddrPort(
 		net.JoinHostPort(otherAt[0], "8080"))
 	errtest.Must(t, r.Map(mapOpened).Put(bpfmaps.FlowKey{Src: forged.Addr().As16(),
-		Dst: server.Addr().As16(), Sport: bpfmaps.PortOf(forged), Dport: bpfmaps.PortOf(server),
+		Dst: server.Addr().As16(), Sport: service.PortOf(forged), Dport: service.PortOf(server),
 		Proto: unix.IPPROTO_TCP}, openedLinks{r.index(t, "u0"), r.index(t, "vpod2")}))
 
 	r.allow(t, "vpod1")

@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
@@ -109,8 +110,8 @@ func (s *Links) putPorts(index int, r pod.Record) error {
 			if p.Addr.IsValid() && p.Addr.Is4() != a.Is4() {
 				continue
 			}
-			key := portKey{Port: bpfmaps.PortOf(netip.AddrPortFrom(a, p.Port)), Proto: unix.IPPROTO_TCP,
-				Family: 6}
+			key := portKey{Port: service.PortOf(netip.AddrPortFrom(a, p.Port)),
+				Proto: unix.IPPROTO_TCP, Family: 6}
 			if p.Addr.IsValid() {
 				key.Addr = p.Addr.As16()
 			}
@@ -120,7 +121,7 @@ func (s *Links) putPorts(index int, r pod.Record) error {
 			if a.Is4() {
 				key.Family = 4
 			}
-			to := portPod{Addr: a.As16(), Port: bpfmaps.PortOf(netip.AddrPortFrom(a, p.PodPort))}
+			to := portPod{Addr: a.As16(), Port: service.PortOf(netip.AddrPortFrom(a, p.PodPort))}
 			if err := s.table.Map(mapPorts).Put(key, to); err != nil {
 				return fmt.Errorf("write map %s: %w", mapPorts, err)
 			}
@@ -218,25 +219,22 @@ func (s *Links) addDNAT() error {
 	err = nl.EachTracked(c, func() { clear(found) }, func(t nl.Tracked) {
 		server := netip.AddrPortFrom(t.Server, t.Port)
 		if s.ports.links[t.Server] > 0 && t.Original != server && s.mayBypass(t) {
-			found[dnatKey{Client: t.Client.As16(), Pod: t.Server.As16(), Port: bpfmaps.PortOf(server),
-				Proto: t.Proto}] = true
+			found[dnatKey{Client: t.Client.As16(), Pod: t.Server.As16(),
+				Port: service.PortOf(server), Proto: t.Proto}] = true
 		}
 	})
 	if err != nil {
 		return err
 	}
 
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return fmt.Errorf("read the clock: %w", err)
-	}
+	now := bpfmaps.Now()
 	for k := range found {
 		// The whole word, because a program may set another bit of it meanwhile.
 		word := uint32(binary.BigEndian.Uint16(k.Port[:])) / 64
 		if err := s.table.Map(mapDNATBits).Put(word, ^uint64(0)); err != nil {
 			return fmt.Errorf("write map %s: %w", mapDNATBits, err)
 		}
-		if err := s.table.Map(mapDNAT).Put(k, uint32(now.Sec)); err != nil {
+		if err := s.table.Map(mapDNAT).Put(k, now); err != nil {
 			return fmt.Errorf("write map %s: %w", mapDNAT, err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
@@ -173,7 +174,7 @@ func (r *routed) dnats(t *testing.T) map[string]dnatKey {
 	found := map[string]dnatKey{}
 	errtest.Must(t, bpfmaps.Each(r.Table, mapDNAT, func(k dnatKey, _ uint32) bool {
 		text := fmt.Sprintf("%s > %s %d", netip.AddrFrom16(k.Client).Unmap(),
-			bpfmaps.AddrPortOf(k.Pod, k.Port), k.Proto)
+			service.AddrPortOf(k.Pod, k.Port), k.Proto)
 		found[text] = k
 		return true
 	}))

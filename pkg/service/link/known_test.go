@@ -12,7 +12,7 @@ import (
 func (l *linked) known(t *testing.T) int {
 	t.Helper()
 	n := 0
-	err := bpfmaps.Each(l.Table, bpfmaps.MapFlowBloom, func(_ uint32, v uint64) bool {
+	err := bpfmaps.Each(l.Table, "service_known", func(_ uint32, v uint64) bool {
 		n += bits.OnesCount64(v)
 		return true
 	})

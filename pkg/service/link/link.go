@@ -84,7 +84,8 @@ type Options struct {
 // are used. It attaches nothing. Call CloseConntrack at the end.
 func New(t *bpfmaps.Table, o Options) *Links {
 	s := &Links{table: t, pods: o.Pods, log: o.Log, tcx: t.Features().TCX, tunnels: o.Tunnels,
-		patience: podPatience, recheck: recheckEvery}
+		patience: podPatience, recheck: recheckEvery, failed: map[int]string{}}
+	s.confined.settled = map[int]bool{}
 	s.routing.Store(o.HostRouting)
 	s.ports.known, s.ports.owner = map[int]bool{}, map[portKey]int{}
 	s.ports.links = map[netip.Addr]uint32{}
@@ -134,26 +135,16 @@ func (s *Links) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) erro
 // disappears meanwhile is not an error. A link to which no program can be attached is not an error
 // either; the log reports that its packets are not translated. Call it after Apply and SetSelf.
 func (s *Links) AttachLinks() ([]string, error) {
-	changed, whole, err := s.attachLinks()
-	if err == nil && whole {
-		err = s.table.Replaced(bpfmaps.AtLinks)
-	}
-	return changed, err
-}
-
-// attachLinks is AttachLinks without the call of Replaced. whole reports whether no program of
-// another table is left.
-func (s *Links) attachLinks() (changed []string, whole bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.attached, s.failed = false, map[int]string{}
 	if err := s.table.CopyNewer(); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 
 	h, links, err := nl.OpenLinks()
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	defer h.Close()
 	if err := s.forgetRoutes(links); err != nil {
@@ -162,16 +153,16 @@ func (s *Links) attachLinks() (changed []string, whole bool, err error) {
 
 	// The programs that translate replies come first.
 	if err := s.translateAtGuard(); err != nil {
-		return nil, false, probe.Explain(err)
+		return nil, probe.Explain(err)
 	}
 
 	// Packets of clients outside come in by the links that are not of pods. A segment without its
 	// flow would be reset by this host, so the flows that the replaced programs made come next.
 	outside, pods := splitPods(links)
-	changed = s.attachAll(h, outside)
+	changed := s.attachAll(h, outside)
 	if len(changed) > 0 {
 		if err := s.table.CopyNewer(); err != nil {
-			return changed, false, err
+			return changed, err
 		}
 	}
 	changed = append(changed, s.attachAll(h, pods)...)
@@ -182,7 +173,7 @@ func (s *Links) attachLinks() (changed []string, whole bool, err error) {
 		s.log.Warn("host ports of pods that are gone are still known", "error", err)
 	}
 
-	return changed, s.wholeLocked(), nil
+	return changed, s.dropFormerLocked()
 }
 
 // splitPods returns the links that are not of pods, and those of pods.
@@ -217,14 +208,16 @@ func (s *Links) noteLocked(l nl.Link, err error) {
 	if s.failed[index] != err.Error() {
 		s.notTranslated(l, err)
 	}
-	if s.failed == nil {
-		s.failed = map[int]string{}
-	}
 	s.failed[index] = err.Error()
 }
 
-// wholeLocked reports whether no link has a program of another table.
-func (s *Links) wholeLocked() bool { return s.attached && len(s.failed) == 0 }
+// dropFormerLocked drops the former maps if no link has a program of another table.
+func (s *Links) dropFormerLocked() error {
+	if !s.attached || len(s.failed) > 0 {
+		return nil
+	}
+	return s.table.Replaced(bpfmaps.AtLinks)
+}
 
 // notTranslated logs that a link has no programs.
 func (s *Links) notTranslated(l nl.Link, err error) {

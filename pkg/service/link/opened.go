@@ -2,11 +2,11 @@ package link
 
 import (
 	"errors"
-	"fmt"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
@@ -21,14 +21,6 @@ const (
 // openedLinks is struct opened.
 type openedLinks struct{ Client, Backend uint32 }
 
-// endsAt returns a function that reports whether an end of a connection is at one of these links,
-// by index, and none is at a link of except.
-func endsAt(links, except map[uint32]bool) func(openedLinks) bool {
-	return func(l openedLinks) bool {
-		return (links[l.Client] || links[l.Backend]) && !except[l.Client] && !except[l.Backend]
-	}
-}
-
 // track adds to conntrack the connections of the losing links, by index, that were opened on the
 // fast path, if allows returns true. Conntrack did not see them, and policies drop segments of
 // unknown connections. Connections of the links of except are left to another call. before has the
@@ -39,7 +31,9 @@ func (s *Links) track(losing, except map[uint32]bool, allows func(nl.Opened) boo
 	if len(losing) == 0 {
 		return nil
 	}
-	match := endsAt(losing, except)
+	match := func(l openedLinks) bool {
+		return (losing[l.Client] || losing[l.Backend]) && !except[l.Client] && !except[l.Backend]
+	}
 	all, err := s.opened(match)
 	datagrams, errUDP := s.datagrams(match)
 	all = append(all, datagrams...)
@@ -78,15 +72,11 @@ func (s *Links) opened(match func(openedLinks) bool) (found []nl.Opened, err err
 		return nil, err
 	}
 	h.Close()
-	there := make(map[uint32]bool, len(links))
-	for _, l := range links {
-		there[uint32(l.Attrs().Index)] = true
-	}
-
+	there := indexesOf(links)
 	err = bpfmaps.Each(s.table, mapOpened, func(k bpfmaps.FlowKey, v openedLinks) bool {
 		if match(v) && there[v.Client] && there[v.Backend] {
-			found = append(found, nl.Opened{Client: bpfmaps.AddrPortOf(k.Src, k.Sport),
-				Server: bpfmaps.AddrPortOf(k.Dst, k.Dport)})
+			found = append(found, nl.Opened{Client: service.AddrPortOf(k.Src, k.Sport),
+				Server: service.AddrPortOf(k.Dst, k.Dport)})
 		}
 		return true
 	})
@@ -96,20 +86,17 @@ func (s *Links) opened(match func(openedLinks) bool) (found []nl.Opened, err err
 // datagrams returns the UDP flows of clients outside to pods, whose links match, that are not over.
 // Without an entry, conntrack would take the reply for the pod's own datagram and masquerade it.
 func (s *Links) datagrams(match func(openedLinks) bool) (found []nl.Opened, err error) {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return nil, fmt.Errorf("read the clock: %w", err)
-	}
+	now := bpfmaps.Now()
 	err = bpfmaps.Each(s.table, bpfmaps.MapUDP, func(k bpfmaps.FlowKey, f bpfmaps.FlowEntry) bool {
 		// Signed: another processor may have used it in a later second than now.
 		if k.Way != bpfmaps.FlowIn || f.Flags&flowRouted != flowRouted ||
-			int32(uint32(now.Sec)-f.Used) > timeoutUDP {
+			int32(now-f.Used) > timeoutUDP {
 			return true
 		}
-		server := bpfmaps.AddrPortOf(f.Addr, f.Port)
+		server := service.AddrPortOf(f.Addr, f.Port)
 		if match(openedLinks{Backend: s.ports.linkOf(server.Addr())}) {
-			found = append(found, nl.Opened{Client: bpfmaps.AddrPortOf(k.Src, k.Sport), Server: server,
-				UDP: true})
+			found = append(found, nl.Opened{Client: service.AddrPortOf(k.Src, k.Sport),
+				Server: server, UDP: true})
 		}
 		return true
 	})
@@ -123,7 +110,7 @@ func (s *Links) answered(o nl.Opened) bool {
 		return true
 	}
 	reply := bpfmaps.FlowKey{Src: o.Server.Addr().As16(), Dst: o.Client.Addr().As16(),
-		Sport: bpfmaps.PortOf(o.Server), Dport: bpfmaps.PortOf(o.Client), Proto: unix.IPPROTO_TCP,
+		Sport: service.PortOf(o.Server), Dport: service.PortOf(o.Client), Proto: unix.IPPROTO_TCP,
 		Way: bpfmaps.FlowOut}
 	var f bpfmaps.FlowEntry
 	if s.table.Map(bpfmaps.MapTCP).Lookup(reply, &f) == nil {
@@ -139,8 +126,8 @@ func (s *Links) forgetOpened(connections []nl.Opened) {
 	for _, o := range connections {
 		if !o.UDP {
 			gone = append(gone, bpfmaps.FlowKey{Src: o.Client.Addr().As16(),
-				Dst: o.Server.Addr().As16(), Sport: bpfmaps.PortOf(o.Client),
-				Dport: bpfmaps.PortOf(o.Server), Proto: unix.IPPROTO_TCP})
+				Dst: o.Server.Addr().As16(), Sport: service.PortOf(o.Client),
+				Dport: service.PortOf(o.Server), Proto: unix.IPPROTO_TCP})
 		}
 	}
 	if err := bpfmaps.Delete(s.table, mapOpened, gone); err != nil {

@@ -99,7 +99,7 @@ func (s *Links) route(links []linkRoutes, settled bool) error {
 		if l.isPod {
 			l.want = s.confine(l.name, have, l.can, settled)
 			if settled {
-				s.confined.settle(int(l.index))
+				s.confined.settled[int(l.index)] = true
 			}
 		}
 		switch {
@@ -253,12 +253,17 @@ func (s *Links) routes(h *nl.Handle, hk hook.Attacher, l nl.Link, plan string) (
 	return 0, nil
 }
 
+func indexesOf(links []nl.Link) map[uint32]bool {
+	indexes := make(map[uint32]bool, len(links))
+	for _, l := range links {
+		indexes[uint32(l.Attrs().Index)] = true
+	}
+	return indexes
+}
+
 // forgetRoutes deletes the entries of links that no longer exist.
 func (s *Links) forgetRoutes(links []nl.Link) error {
-	there := make(map[uint32]bool, len(links))
-	for _, l := range links {
-		there[uint32(l.Attrs().Index)] = true
-	}
+	there := indexesOf(links)
 	var gone []uint32
 	err := bpfmaps.Each(s.table, mapRoutes, func(index uint32, _ uint8) bool {
 		if !there[index] {

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/link/hook"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
@@ -212,7 +212,7 @@ func TestHostPortsThatNoProgramSaw(t *testing.T) {
 	for i, to := range otherAt {
 		key := dnatKey{Client: netip.MustParseAddr(farAt[i]).As16(),
 			Pod: netip.MustParseAddr(to).As16(), Proto: unix.IPPROTO_UDP,
-			Port: bpfmaps.PortOf(netip.MustParseAddrPort("[::]:5353"))}
+			Port: service.PortOf(netip.MustParseAddrPort("[::]:5353"))}
 		var used uint32
 		if err := r.Map(mapDNAT).Lookup(key, &used); err != nil {
 			t.Errorf("the use by %s is not known: %v", farAt[i], err)

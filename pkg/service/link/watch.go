@@ -194,33 +194,6 @@ func (s *Links) serveLate(ctx context.Context, h *nl.Handle, late *lateLinks) {
 // serveLink attaches the programs of a link that appeared or changed, and reports whether it has
 // them.
 func (s *Links) serveLink(h *nl.Handle, l nl.Link, settled bool) (served bool) {
-	whole, err := s.attachServed(h, l, settled)
-	s.replaced(whole)
-	return err == nil
-}
-
-// dropFailed forgets that the programs of a link, which is gone, could not be attached.
-func (s *Links) dropFailed(index int) {
-	s.mu.Lock()
-	delete(s.failed, index)
-	whole := s.wholeLocked()
-	s.mu.Unlock()
-	s.replaced(whole)
-}
-
-// replaced closes the former maps if no link has a program of another table.
-func (s *Links) replaced(whole bool) {
-	if !whole {
-		return
-	}
-	if err := s.table.Replaced(bpfmaps.AtLinks); err != nil {
-		s.log.Warn("flows of programs of another table may be lost", "error", err)
-	}
-}
-
-// attachServed attaches the programs of a link that appeared or changed. whole reports whether no
-// link has a program of another table.
-func (s *Links) attachServed(h *nl.Handle, l nl.Link, settled bool) (whole bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	did, err := s.attachLink(h, l)
@@ -234,7 +207,22 @@ func (s *Links) attachServed(h *nl.Handle, l nl.Link, settled bool) (whole bool,
 	if len(did) > 0 {
 		s.dropGone(h)
 	}
-	return s.wholeLocked(), err
+	s.tryDropFormerLocked()
+	return err == nil
+}
+
+// dropFailed forgets that the programs of a link, which is gone, could not be attached.
+func (s *Links) dropFailed(index int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.failed, index)
+	s.tryDropFormerLocked()
+}
+
+func (s *Links) tryDropFormerLocked() {
+	if err := s.dropFormerLocked(); err != nil {
+		s.log.Warn("flows of programs of another table may be lost", "error", err)
+	}
 }
 
 // dropGone removes the entries of links that no longer exist: a new link may get their index.

@@ -132,13 +132,6 @@ func (s *Slots) Close() error {
 	return errors.Join(errs...)
 }
 
-// Chunks returns the number of chunks.
-func (s *Slots) Chunks() int {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return len(s.chunks)
-}
-
 // piece is the part of a run that is in one chunk: n backends, from the one with index from on. at
 // is its first slot in the chunk.
 type piece struct {

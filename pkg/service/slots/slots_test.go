@@ -105,8 +105,8 @@ func disjoint(runs []service.Run) (all []service.Run) {
 
 func TestChunksFollowTheRuns(t *testing.T) {
 	outer, s := table(t, 64*ChunkSlots)
-	if s.Chunks() != 1 {
-		t.Errorf("an empty table has %d chunks", s.Chunks())
+	if len(s.chunks) != 1 {
+		t.Errorf("an empty table has %d chunks", len(s.chunks))
 	}
 	for _, step := range []struct {
 		first uint32
@@ -117,7 +117,7 @@ func TestChunksFollowTheRuns(t *testing.T) {
 		{2*ChunkSlots - 1, 2, 4}, {10 * ChunkSlots, 20 * ChunkSlots, 24}, {5, 5, 24},
 	} {
 		errtest.Must(t, errtest.Of(s.Write([]service.Run{numbered(step.first, step.n, 1)}, 0)))
-		if got := opened(t, outer, nil).Chunks(); got != step.want || s.Chunks() != got {
+		if got := len(opened(t, outer, nil).chunks); got != step.want || len(s.chunks) != got {
 			t.Errorf("%d slots from %d: %d chunks, want %d", step.n, step.first, got, step.want)
 		}
 	}
@@ -137,13 +137,13 @@ func TestChunksAreMadeAhead(t *testing.T) {
 	}{{0, 40 * ChunkSlots, 1}, {9 * ChunkSlots, 5*ChunkSlots + 1, 6}, {ChunkSlots, 0, 6},
 		{20 * ChunkSlots, 1<<32 - 1, 64}} {
 		errtest.Must(t, errtest.Of(s.Write([]service.Run{numbered(step.first, 5, 1)}, step.room)))
-		if got := s.Chunks(); got != step.want {
+		if got := len(s.chunks); got != step.want {
 			t.Errorf("a run at %d with room for %d: %d chunks, want %d", step.first, step.room, got,
 				step.want)
 		}
 	}
 	errtest.Must(t, s.Release([]uint32{63}))
-	if got := s.Chunks(); got != 4+spareChunks { // four have a run
+	if got := len(s.chunks); got != 4+spareChunks { // four have a run
 		t.Errorf("%d chunks stay", got)
 	}
 }
@@ -155,8 +155,8 @@ func TestUnusedChunksAreRemoved(t *testing.T) {
 	errtest.Must(t, errtest.Of(s.Write([]service.Run{all}, 0)))
 	expect := func(want int) {
 		t.Helper()
-		if got := opened(t, outer, nil).Chunks(); got != want || s.Chunks() != want {
-			t.Errorf("%d chunks, and %d are known, want %d", got, s.Chunks(), want)
+		if got := len(opened(t, outer, nil).chunks); got != want || len(s.chunks) != want {
+			t.Errorf("%d chunks, and %d are known, want %d", got, len(s.chunks), want)
 		}
 	}
 	errtest.Must(t, s.Release([]uint32{3, 5, 7, 9, 60}))

@@ -294,7 +294,6 @@ func (v *Addresses) set(n service.Name, addrs, balancers []netip.Addr,
 	return refused, !slices.Equal(had, kept)
 }
 
-// has reports whether the sorted list has the address.
 func has(list []netip.Addr, a netip.Addr) bool {
 	_, ok := slices.BinarySearchFunc(list, a, netip.Addr.Compare)
 	return ok
