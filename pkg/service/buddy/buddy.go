@@ -69,11 +69,9 @@ func (e *Allocator) Take(count int) (Extent, bool) {
 // Has reports whether Take would find room for count slots.
 func (e *Allocator) Has(count int) bool {
 	for order := orderOf(uint32(count)); order < len(e.stack); order++ {
-		for s := e.stack[order]; len(s) > 0; s = e.stack[order] {
-			if o, ok := e.free[s[len(s)-1]]; ok && o == order {
-				return true
-			}
-			e.stack[order] = s[:len(s)-1]
+		if first, ok := e.pop(order); ok {
+			e.push(first, order)
+			return true
 		}
 	}
 	return false

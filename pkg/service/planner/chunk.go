@@ -6,7 +6,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// take allocates slots for a run.
 func (p *Planner) take(count int) (buddy.Extent, bool) {
 	x, ok := p.room.Take(count)
 	if ok {
@@ -23,7 +22,6 @@ func chunksOf(x buddy.Extent) (first, end, each uint32) {
 	return first, first + (x.Size()-1)/service.ChunkSlots + 1, min(x.Size(), service.ChunkSlots)
 }
 
-// use notes that an extent is in use.
 func (p *Planner) use(x buddy.Extent) {
 	first, end, each := chunksOf(x)
 	for c := first; c < end; c++ {

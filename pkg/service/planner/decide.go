@@ -57,7 +57,6 @@ type group struct {
 	at       buddy.Extent // of both, count 0 where there are none
 }
 
-// slots returns the number of slots that g takes.
 func (g *group) slots() int { return g.backends.Len() + g.draining.Len() }
 
 // equal reports whether g and o have the same run.
@@ -166,8 +165,7 @@ func (d *decision) port(h here, e *entry, p service.Port) {
 	}
 
 	external := func(k kind, a netip.Addr, port uint16) {
-		frontend := service.MakeFrontendKey(netip.AddrPortFrom(a.Unmap(), port), p.Protocol,
-			service.Inside)
+		frontend := service.MakeFrontendKey(netip.AddrPortFrom(a, port), p.Protocol, service.Inside)
 		if what, ok := h.reserved[frontend]; ok {
 			d.refused = append(d.refused, service.Reserved(e.name, frontend, what))
 			return

@@ -82,7 +82,7 @@ func (p *Planner) editedGroup(e *entry, key groupKey, g *group) (*group, bool) {
 	var gone, chosen, rest []service.Backend
 	drains := key.protocol == service.UDP || e.service.Affinity > 0
 	for at, c := range found {
-		gone = append(gone, service.Backend{Addr: at.addr, Port: at.port})
+		gone = append(gone, at)
 		switch {
 		case c.rank == rankReady:
 			chosen = append(chosen, c.slot)
@@ -99,18 +99,15 @@ func (p *Planner) editedGroup(e *entry, key groupKey, g *group) (*group, bool) {
 	return next, next.backends.Len() > 0
 }
 
-// place is the address and port of a backend.
-type place struct {
-	addr [16]byte
-	port [2]byte
+// placeOf returns the backend with the address and port of b alone.
+func placeOf(b service.Backend) service.Backend {
+	return service.Backend{Addr: b.Addr, Port: b.Port}
 }
-
-func placeOf(b service.Backend) place { return place{b.Addr, b.Port} }
 
 // changedBy returns the backends of a group that the edits of e changed, with the rank 0. Beyond
 // maxEdits it returns some of them.
-func changedBy(h here, e *entry, key groupKey) map[place]candidate {
-	found := make(map[place]candidate)
+func changedBy(h here, e *entry, key groupKey) map[service.Backend]candidate {
+	found := make(map[service.Backend]candidate)
 	for name, was := range e.edits {
 		before, after := candidatesIn(h, was, key), candidatesIn(h, e.slices[name], key)
 		for at, c := range before {
@@ -131,8 +128,8 @@ func changedBy(h here, e *entry, key groupKey) map[place]candidate {
 }
 
 // candidatesIn returns the candidates of a group in a slice, which may be nil.
-func candidatesIn(h here, s *service.Slice, key groupKey) map[place]candidate {
-	all := make(map[place]candidate)
+func candidatesIn(h here, s *service.Slice, key groupKey) map[service.Backend]candidate {
+	all := make(map[service.Backend]candidate)
 	if s == nil {
 		return all
 	}
@@ -146,10 +143,10 @@ func candidatesIn(h here, s *service.Slice, key groupKey) map[place]candidate {
 }
 
 // find sets the candidates in found to the best that the slices of e have.
-func (p *Planner) find(e *entry, key groupKey, found map[place]candidate) {
+func (p *Planner) find(e *entry, key groupKey, found map[service.Backend]candidate) {
 	var filter [1 << 6]uint64 // a Bloom filter of the addresses in found
 	for at := range found {
-		low := binary.BigEndian.Uint16(at.addr[14:])
+		low := binary.BigEndian.Uint16(at.Addr[14:])
 		filter[low>>6&63] |= 1 << (low & 63)
 	}
 	for _, s := range e.slices {

@@ -119,7 +119,6 @@ func (p *Planner) touch(e *entry) {
 	p.touchSlices(e)
 }
 
-// touchIf touches the entries that match.
 func (p *Planner) touchIf(match func(*entry) bool) {
 	for _, e := range p.entries {
 		if match(e) {
@@ -199,20 +198,15 @@ func (p *Planner) SetTunnels(endpoints []netip.AddrPort) {
 func (p *Planner) reserve() {
 	reserved := make(map[service.FrontendKey]string)
 	for _, a := range p.tunnels {
-		key := service.MakeFrontendKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), service.UDP,
-			service.Inside)
-		reserved[key] = "the tunnel of a node"
+		reserved[service.MakeFrontendKey(a, service.UDP, service.Inside)] = "the tunnel of a node"
 	}
 	if api := p.entries[apiName]; api != nil && api.api != nil {
 		for _, b := range slices.Concat(api.api.Backends, api.api.Reserved) {
-			key := service.MakeFrontendKey(netip.AddrPortFrom(b.Addr().Unmap(), b.Port()),
-				service.TCP, service.Inside)
-			reserved[key] = "an API server"
+			reserved[service.MakeFrontendKey(b, service.TCP, service.Inside)] = "an API server"
 		}
 		for _, h := range api.api.Host {
-			a := netip.AddrPortFrom(h.Addr.Addr().Unmap(), h.Addr.Port())
-			reserved[service.MakeFrontendKey(a, service.TCP,
-				service.Inside)] = "an address of services.apiFrontends"
+			key := service.MakeFrontendKey(h.Addr, service.TCP, service.Inside)
+			reserved[key] = "an address of services.apiFrontends"
 		}
 	}
 
@@ -257,7 +251,6 @@ func (p *Planner) SetOwnAddrs(addrs []netip.Addr) {
 	})
 }
 
-// hasZones reports whether an endpoint of e has hints for zones.
 func (e *entry) hasZones() bool {
 	for _, s := range e.slices {
 		if slices.ContainsFunc(s.Hints, func(h service.Hints) bool { return len(h.Zones) > 0 }) {

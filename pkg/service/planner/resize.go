@@ -11,7 +11,8 @@ import (
 
 // Resize returns the changes to empty maps of other sizes after which they serve the same
 // frontends, and the number of frontends without room. Entry 0 always fits. A frontend fits with
-// all its slots and sources, or is left out.
+// all its slots and sources, or is left out. Sources of no frontend are left out: the next Plan adds
+// those that a service has.
 func (s MapContent) Resize(l service.Limits) (c service.Changes, without int) {
 	r := resizing{from: s, limits: l, room: buddy.New(l.BackendSlots, service.APISlots),
 		moved:   make(map[buddy.Extent]buddy.Extent),
@@ -24,7 +25,6 @@ func (s MapContent) Resize(l service.Limits) (c service.Changes, without int) {
 			without++
 		}
 	}
-	r.addHidden()
 	return r.Changes, without
 }
 
@@ -92,16 +92,4 @@ func (r *resizing) place(f *service.Frontend) bool {
 	r.Runs = append(r.Runs, service.Run{First: to.First,
 		Backends: service.BackendsOf(r.from.Backends[at.First:end])})
 	return true
-}
-
-// addHidden adds sources that no frontend refers to, as far as there is room. Their
-// service has lost its frontends to other services.
-func (r *resizing) addHidden() {
-	for _, f := range r.from.Frontends {
-		delete(r.sources, f.Sources)
-	}
-	for _, sources := range r.sources {
-		r.SourceRanges = append(r.SourceRanges,
-			sources[:min(len(sources), int(r.limits.SourceRanges)-len(r.SourceRanges))]...)
-	}
 }

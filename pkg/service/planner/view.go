@@ -84,8 +84,7 @@ func (p *Planner) view(n service.Name, fill func(*entry, claim,
 // At returns the frontend at an address, and false if no service has it.
 func (p *Planner) At(a netip.AddrPort, protocol service.Protocol,
 	scope service.Scope) (service.FrontendView, bool) {
-	list := p.claims[service.MakeFrontendKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()),
-		protocol, scope)]
+	list := p.claims[service.MakeFrontendKey(a, protocol, scope)]
 	if len(list) == 0 {
 		return service.FrontendView{}, false
 	}
@@ -98,9 +97,7 @@ func (p *Planner) At(a netip.AddrPort, protocol service.Protocol,
 // Keeps reports whether the maps have a frontend at this address. If At finds none, an earlier
 // process left the frontend: its service does not fit, or is not listed yet.
 func (p *Planner) Keeps(a netip.AddrPort, protocol service.Protocol, scope service.Scope) bool {
-	_, ok := p.frontends[service.MakeFrontendKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()),
-		protocol,
-		scope)]
+	_, ok := p.frontends[service.MakeFrontendKey(a, protocol, scope)]
 	return ok
 }
 

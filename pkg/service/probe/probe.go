@@ -39,20 +39,7 @@ func (e *FeatureError) Error() string {
 	return fmt.Sprintf("%v: %s: %v: %s", bpfobj.ErrNotSupported, what, e.Err, e.Do)
 }
 
-// Unwrap returns bpfobj.ErrNotSupported and the kernel's error.
 func (e *FeatureError) Unwrap() []error { return []error{bpfobj.ErrNotSupported, e.Err} }
-
-// Machine returns the optional features of services that this machine supports. It changes nothing.
-// The error joins a *FeatureError for each missing feature, one of them with ErrNoCgroup. It is
-// bpfobj.ErrNotPermitted if this process may not load BPF programs.
-func Machine() (Features, error) {
-	f, err := Kernel()
-	if errors.Is(err, bpfobj.ErrNotPermitted) {
-		return f, err
-	}
-	_, noCgroup := FindCgroup()
-	return f, errors.Join(err, noCgroup)
-}
 
 // needed are the features without which there is no table of services.
 var needed = []kfeature.Feature{kfeature.Getpeername, kfeature.NetnsCookieHelper,
@@ -96,7 +83,11 @@ func Check(cfg config.Config) error {
 	if _, err := CgroupOf(cfg); err != nil {
 		return err
 	}
-	_, err := Machine()
+	_, err := Kernel()
+	if !errors.Is(err, bpfobj.ErrNotPermitted) {
+		_, noCgroup := FindCgroup()
+		err = errors.Join(err, noCgroup)
+	}
 	if cfg.ServiceProxy == config.ServiceProxyEBPF {
 		err = errors.Join(err, Links())
 	}

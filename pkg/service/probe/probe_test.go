@@ -18,7 +18,7 @@ import (
 // too.
 func TestProbe(t *testing.T) {
 	nettest.NeedBPF(t)
-	f, err := Machine()
+	f, err := Kernel()
 	if err != nil && !errors.Is(err, bpfobj.ErrNotSupported) {
 		t.Error(err)
 	}
