@@ -3,7 +3,6 @@ package apiserver
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,36 +11,21 @@ import (
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
 )
 
-// silentClients holds, keyed by server, the network namespaces in which the last search found
-// connections to the server. A search that closes all connections removes the server. Only one
-// goroutine uses it.
-type silentClients map[netip.AddrPort][]string
-
-// Close closes TCP connections of this node and of its pods to a server. It returns the number of
+// Close closes TCP connections of this node and of its pods to a server. If what.Again is set, it
+// searches only the namespaces in which the last search found connections. It returns the number of
 // closed connections and the CPU time that the search took.
 func (c *Connections) Close(what Closing) (closed int, took time.Duration, err error) {
-	var paths []string
+	paths := c.silent[what.Server]
 	if !what.Again {
 		paths, err = c.namespaces()
 	}
-	closed, took, closeErr := c.silent.close(what, paths)
-	return closed, took, errors.Join(err, closeErr)
-}
-
-// close closes connections to a server in the network namespaces of paths. If c.Again is set, it
-// searches the namespaces in which the last search found connections instead.
-func (all silentClients) close(c Closing, paths []string) (closed int, took time.Duration,
-	err error) {
-	if c.Again {
-		paths = all[c.Server]
-	}
 	var clients []string
-	closed, err = closeIn(paths, c.Still, func(path string) (int, error) {
+	closed, closeErr := closeIn(paths, what.Still, func(path string) (int, error) {
 		began, found := threadTime(), false
-		n, err := sockdiag.Close(unix.IPPROTO_TCP, c.Server, func(s sockdiag.Socket) bool {
-			spare := c.Spare(s.Cookie)
+		n, err := sockdiag.Close(unix.IPPROTO_TCP, what.Server, func(s sockdiag.Socket) bool {
+			spare := what.Spare(s.Cookie)
 			found = found || !spare
-			return (!c.Stuck || s.Stuck()) && !spare
+			return (!what.Stuck || s.Stuck()) && !spare
 		})
 		took += threadTime() - began
 		if found || err != nil {
@@ -50,10 +34,10 @@ func (all silentClients) close(c Closing, paths []string) (closed int, took time
 		return n, err
 	})
 
-	if all[c.Server] = clients; !c.Stuck {
-		delete(all, c.Server)
+	if c.silent[what.Server] = clients; !what.Stuck {
+		delete(c.silent, what.Server)
 	}
-	return closed, took, err
+	return closed, took, errors.Join(err, closeErr)
 }
 
 // threadTime returns the CPU time of the current thread. Wall time would be longer on a busy node,

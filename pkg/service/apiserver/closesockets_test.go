@@ -65,24 +65,24 @@ func TestStuckConnectionsAreClosedWhereTheyAre(t *testing.T) {
 		return err
 	})
 
-	all := silentClients{}
-	paths := []string{netns.Own, "/nowhere", client.Path(), other.Path()}
+	all := NewConnections(func() ([]string, error) {
+		return []string{"/nowhere", client.Path(), other.Path()}, nil
+	})
 	c := Closing{Server: to, Stuck: true, Spare: func(uint64) bool { return false },
 		Still: func() bool { return true }}
 	for i, want := range [][]string{{client.Path()}, {client.Path()}} {
 		c.Again = i > 0
-		n, took, err := all.close(c, paths)
+		n, took, err := all.Close(c)
 		if n != 0 || took <= 0 || err != nil {
 			t.Errorf("search %d closed %d idle connections, took %v, %v", i, n, took, err)
 		}
-		if got := all[to]; !slices.Equal(got, want) {
+		if got := all.silent[to]; !slices.Equal(got, want) {
 			t.Errorf("search %d: connections are in %v, want %v", i, got, want)
 		}
-		paths = nil
 	}
 
 	c.Stuck, c.Again = false, false
-	if n, _, err := all.close(c, []string{client.Path()}); n != 1 || err != nil || len(all) != 0 {
-		t.Errorf("at the end %d connections are closed, %v; %v is remembered", n, err, all)
+	if n, _, err := all.Close(c); n != 1 || err != nil || len(all.silent) != 0 {
+		t.Errorf("at the end %d connections are closed, %v; %v is remembered", n, err, all.silent)
 	}
 }

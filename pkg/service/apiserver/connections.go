@@ -20,8 +20,10 @@ const mostAPISockets = 1 << 14
 // ServersConfig has its methods as functions. Only one goroutine may call Close.
 type Connections struct {
 	// pods returns the paths of the network namespaces of pods.
-	pods   func() ([]string, error)
-	silent silentClients
+	pods func() ([]string, error)
+	// silent has the namespaces in which the last Close found connections to a server, by server. A
+	// Close of all connections removes the server.
+	silent map[netip.AddrPort][]string
 
 	mu sync.Mutex
 	// clients are the namespaces of pods that had connections when they were last counted.
@@ -31,10 +33,9 @@ type Connections struct {
 // NewConnections returns the Connections of the node and its pods. pods returns the paths of the
 // pods' network namespaces.
 func NewConnections(pods func() ([]string, error)) *Connections {
-	return &Connections{pods: pods, silent: silentClients{}}
+	return &Connections{pods: pods, silent: map[netip.AddrPort][]string{}}
 }
 
-// namespaces returns the paths of the network namespaces of this node and its pods.
 func (c *Connections) namespaces() ([]string, error) {
 	paths, err := c.pods()
 	return append([]string{netns.Own}, paths...), err
@@ -44,18 +45,7 @@ func (c *Connections) namespaces() ([]string, error) {
 // most 16,384 per namespace.
 func (c *Connections) Count(s Sockets) (map[netip.AddrPort]int, error) {
 	paths, err := c.namespaces()
-	count, clients, countErr := countIn(paths, s)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.clients = slices.DeleteFunc(clients, func(p string) bool { return p == netns.Own })
-	return count, errors.Join(err, countErr)
-}
-
-// countIn counts connections in network namespaces. clients are the namespaces that have
-// connections.
-func countIn(paths []string, s Sockets) (count map[netip.AddrPort]int, clients []string,
-	err error) {
-	count = map[netip.AddrPort]int{}
+	count, clients := map[netip.AddrPort]int{}, []string(nil)
 	for _, path := range paths {
 		n := 0
 		findErr := findIn(path, s, func(found sockdiag.Socket) bool {
@@ -64,26 +54,23 @@ func countIn(paths []string, s Sockets) (count map[netip.AddrPort]int, clients [
 			}
 			return n < mostAPISockets
 		})
-		if n > 0 {
+		if n > 0 && path != netns.Own {
 			clients = append(clients, path)
 		}
 		err = errors.Join(err, findErr)
 	}
-	return count, clients, err
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clients = clients
+	return count, err
 }
 
 // Retransmitting returns the servers to which a connection retransmits, of the node and of the pods
 // that had connections when they were last counted.
-func (c *Connections) Retransmitting(s Sockets) ([]netip.AddrPort, error) {
+func (c *Connections) Retransmitting(s Sockets) (silent []netip.AddrPort, err error) {
 	c.mu.Lock()
 	paths := append([]string{netns.Own}, c.clients...)
 	c.mu.Unlock()
-	return retransmittingIn(paths, s)
-}
-
-// retransmittingIn returns the servers to which a connection in one of some network namespaces
-// retransmits.
-func retransmittingIn(paths []string, s Sockets) (silent []netip.AddrPort, err error) {
 	for _, path := range paths {
 		n := 0
 		findErr := findIn(path, s, func(found sockdiag.Socket) bool {

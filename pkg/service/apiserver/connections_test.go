@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
-	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
@@ -39,19 +38,21 @@ func TestConnectionsOfPodsAreFound(t *testing.T) {
 	})
 
 	other := netip.MustParseAddrPort("192.0.2.3:6443")
-	paths := []string{netns.Own, "/nowhere", client.Path()}
+	c := NewConnections(func() ([]string, error) {
+		return []string{"/nowhere", client.Path()}, nil
+	})
 	s := Sockets{Servers: []netip.AddrPort{other, to}, Spare: func(uint64) bool { return false }}
-	count, clients, err := countIn(paths, s)
-	if want := map[netip.AddrPort]int{to: 1}; err != nil || !maps.Equal(count, want) ||
-		!slices.Equal(clients, paths[2:]) {
-		t.Errorf("counted %v in %v, %v, want %v", count, clients, err, want)
-	}
 	spared := s
 	spared.Spare = func(uint64) bool { return true }
-	if count, _, err = countIn(paths, spared); err != nil || len(count) != 0 {
+	if count, err := c.Count(spared); err != nil || len(count) != 0 {
 		t.Errorf("connections of probes are counted: %v, %v", count, err)
 	}
-	if silent, err := retransmittingIn(paths, s); err != nil || len(silent) != 0 {
+	count, err := c.Count(s)
+	if want := map[netip.AddrPort]int{to: 1}; err != nil || !maps.Equal(count, want) ||
+		!slices.Equal(c.clients, []string{client.Path()}) {
+		t.Errorf("counted %v in %v, %v, want %v", count, c.clients, err, want)
+	}
+	if silent, err := c.Retransmitting(s); err != nil || len(silent) != 0 {
 		t.Errorf("an idle connection retransmits to %v, %v", silent, err)
 	}
 
@@ -61,7 +62,7 @@ func TestConnectionsOfPodsAreFound(t *testing.T) {
 	})
 	errtest.Must(t, errtest.Of(conn.Write([]byte("x"))))
 	nettest.Until(t, 10*time.Second, "a retransmission", func() bool {
-		silent, err := retransmittingIn(paths, s)
+		silent, err := c.Retransmitting(s)
 		errtest.Must(t, err)
 		return slices.Equal(silent, []netip.AddrPort{to})
 	})

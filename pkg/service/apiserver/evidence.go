@@ -83,16 +83,11 @@ func (a *Servers) countConnections(ctx context.Context) {
 			a.o.Log.Warn("not all connections to API servers could be counted", "error", err)
 		}
 		warned = err != nil
-		a.counted(count)
-	}
-}
-
-// counted records the number of connections to each server.
-func (a *Servers) counted(count map[netip.AddrPort]int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for addr, s := range a.servers {
-		s.connections = count[addr]
+		a.mu.Lock()
+		for addr, s := range a.servers {
+			s.connections = count[addr]
+		}
+		a.mu.Unlock()
 	}
 }
 

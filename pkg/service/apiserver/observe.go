@@ -77,7 +77,6 @@ func (a *Servers) observe(addr netip.AddrPort, o prober.Observation, now time.Ti
 	return changed
 }
 
-// take updates j with an observation.
 func (j *judgement) take(o prober.Observation) {
 	if !o.Up {
 		j.answers, j.trip, j.slowSince, j.trust, j.distrust = false, 0, time.Time{}, 0, nil

@@ -66,7 +66,6 @@ func (a *Servers) Status() Status {
 	return out
 }
 
-// state returns the value of ServerStatus.State.
 func (s *server) state() string {
 	switch {
 	case !s.probed:

@@ -42,7 +42,6 @@ func (h *holding) timers() []**time.Timer {
 	return []**time.Timer{&h.ping, &h.late, &h.settle}
 }
 
-// close ends the session.
 func (h *holding) close() {
 	for _, t := range h.timers() {
 		(*t).Stop()

@@ -43,30 +43,14 @@ type Observation struct {
 
 // Cookies are the sockets of probes, by cookie. The zero value is empty. All methods may be called
 // at any time.
-type Cookies struct {
-	mu      sync.Mutex
-	cookies map[uint64]struct{}
-}
+type Cookies struct{ all sync.Map }
 
 // Has reports whether a probe made the socket.
 func (o *Cookies) Has(cookie uint64) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	_, ok := o.cookies[cookie]
+	_, ok := o.all.Load(cookie)
 	return ok
 }
 
-func (o *Cookies) add(cookie uint64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.cookies == nil {
-		o.cookies = map[uint64]struct{}{}
-	}
-	o.cookies[cookie] = struct{}{}
-}
+func (o *Cookies) add(cookie uint64) { o.all.Store(cookie, nil) }
 
-func (o *Cookies) remove(cookie uint64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.cookies, cookie)
-}
+func (o *Cookies) remove(cookie uint64) { o.all.Delete(cookie) }

@@ -62,7 +62,6 @@ func (s *session) write(f func() error) error {
 	return f()
 }
 
-// ping sends a ping.
 func (s *session) ping() error {
 	return s.write(func() error {
 		return s.framer.WritePing(false, [8]byte{'v', 'e', 'i', 'l', 'd'})
@@ -72,7 +71,6 @@ func (s *session) ping() error {
 // errGoAway is the error of a connection on which the server sent GOAWAY.
 var errGoAway = errors.New("the server ends the connection")
 
-// read reads a frame and answers it.
 func (s *session) read() error {
 	frame, err := s.framer.ReadFrame()
 	if err != nil {
