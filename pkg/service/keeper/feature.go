@@ -252,23 +252,17 @@ func (f *Feature) Run(ctx context.Context) error {
 	}
 
 	g.Go(func() error {
-		select {
-		case <-f.keeper.Attached(): // until then the links keep the settings of the last veild
-			return feature.IgnoreEnd(ctx, f.links.WatchLinks(ctx))
-		case <-ctx.Done():
-			return nil
-		}
-	})
-	g.Go(func() error {
 		f.silent.run(ctx)
 		return nil
 	})
 	g.Go(func() error {
 		select {
-		case <-f.keeper.Attached():
-			f.judged.follow(ctx, f.links.StopRouting)
+		case <-f.keeper.Attached(): // until then the links keep the settings of the last veild
 		case <-ctx.Done():
+			return nil
 		}
+		g.Go(func() error { return feature.IgnoreEnd(ctx, f.links.WatchLinks(ctx)) })
+		f.judged.follow(ctx, f.links.StopRouting)
 		return nil
 	})
 	g.Go(func() error {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -321,25 +322,14 @@ func (k *Keeper) findProblems() {
 	before := k.shown.Load().Problems
 	k.show(func(s *Status) { s.Problems = now })
 	const most = 20 // problems in the log at once; the status has all
-	for i, text := range newIn(now, before) {
+	for i, text := range without(now, before, strings.Compare) {
 		if i == most {
 			k.log.Warn("more services have problems: see veilctl status")
 			break
 		}
 		k.log.Warn("a service is not served as its object requests", "problem", text)
 	}
-	if n := len(newIn(before, now)); n > 0 {
+	if n := len(without(before, now, strings.Compare)); n > 0 {
 		k.log.Info("problems of services ended", "number", n)
 	}
-}
-
-// newIn returns the texts in a that b lacks. Both are sorted.
-func newIn(a, b []string) []string {
-	var out []string
-	for _, text := range a {
-		if _, had := slices.BinarySearch(b, text); !had {
-			out = append(out, text)
-		}
-	}
-	return out
 }

@@ -13,7 +13,7 @@ import (
 // answer count as endpoints that terminate and serve. So they get new connections only if no other
 // endpoint is ready: a partition does not empty a service.
 type remote struct {
-	ranges []netip.Prefix // of pods of all sites
+	ranges prefixes // of pods of all sites
 
 	mu     sync.Mutex // held while slices are passed on
 	slices map[object]service.Slice
@@ -56,17 +56,14 @@ func (x prefixes) contain(a netip.Addr) bool {
 }
 
 // remoteRanges returns the ranges of the pods of open sites.
-func remoteRanges(sites []cluster.Site) (ranges []netip.Prefix) {
+func remoteRanges(sites []cluster.Site) prefixes {
+	var ranges []netip.Prefix
 	for _, s := range sites {
 		if s.Open() {
 			ranges = append(ranges, s.PodRanges...)
 		}
 	}
-	return ranges
-}
-
-func inAny(all []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
+	return newPrefixes(ranges...)
 }
 
 // put passes a slice on, with its endpoints judged. It reports whether addresses of Remote may have
@@ -76,8 +73,7 @@ func (r *remote) put(s service.Slice, pass func(service.Slice)) (changed bool) {
 	defer r.mu.Unlock()
 	key := object{s.Service, s.Name}
 	_, had := r.slices[key]
-	is := len(r.ranges) > 0 && s.Endpoints.Any(
-		func(a netip.Addr) bool { return inAny(r.ranges, a) })
+	is := len(r.ranges.all) > 0 && s.Endpoints.Any(r.ranges.contain)
 	if is && r.slices == nil {
 		r.slices = map[object]service.Slice{}
 	}
@@ -130,7 +126,8 @@ func (r *remote) setDead(dead []netip.Prefix, pass func(service.Slice)) {
 	if slices.Equal(dead, r.dead) {
 		return
 	}
-	changed := newPrefixes(slices.Concat(without(dead, r.dead), without(r.dead, dead))...)
+	changed := newPrefixes(slices.Concat(without(dead, r.dead, netip.Prefix.Compare),
+		without(r.dead, dead, netip.Prefix.Compare))...)
 	r.dead, r.isDead = slices.Clone(dead), newPrefixes(dead...)
 	for _, s := range r.slices {
 		if s.Endpoints.Any(changed.contain) {
@@ -139,10 +136,10 @@ func (r *remote) setDead(dead []netip.Prefix, pass func(service.Slice)) {
 	}
 }
 
-// without returns the prefixes of a that are not in b. Both are sorted.
-func without(a, b []netip.Prefix) []netip.Prefix {
-	return slices.DeleteFunc(slices.Clone(a), func(p netip.Prefix) bool {
-		_, is := slices.BinarySearchFunc(b, p, netip.Prefix.Compare)
+// without returns the elements of a that are not in b. Both are sorted.
+func without[T any](a, b []T, compare func(T, T) int) []T {
+	return slices.DeleteFunc(slices.Clone(a), func(x T) bool {
+		_, is := slices.BinarySearchFunc(b, x, compare)
 		return is
 	})
 }
@@ -158,7 +155,7 @@ func (f *Feature) Remote() []netip.Addr {
 	r.addrs = []netip.Addr{}
 	for _, s := range r.slices {
 		for a := range s.Endpoints.Addrs() {
-			if inAny(r.ranges, a) {
+			if r.ranges.contain(a) {
 				r.addrs = append(r.addrs, a)
 			}
 		}

@@ -94,13 +94,6 @@ func (i *inbox) takeEarly() []func() {
 	return plans
 }
 
-// list records that everything that existed has been put.
-func (i *inbox) list() {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.listed = true
-}
-
 func (i *inbox) isListed() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -160,8 +153,10 @@ func (k *Keeper) DeleteSlice(owner service.Name, slice string) {
 
 // Listed records that all existing services and slices have been put.
 func (k *Keeper) Listed() {
-	k.inbox.list()
-	k.loop.Poke()
+	k.update(func(i *inbox) bool {
+		i.listed = true
+		return true
+	})
 }
 
 // update changes the inbox by f, and begins a turn if f reports that something differs.
