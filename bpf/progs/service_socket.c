@@ -40,28 +40,28 @@ int service_sendmsg6(struct bpf_sock_addr *ctx)
 SEC("cgroup/recvmsg4")
 int service_recvmsg4(struct bpf_sock_addr *ctx)
 {
-	return socket_to_service4(ctx);
+	return socket_to_service(ctx, 0);
 }
 
 /* recvmsg of IPv6, by UDP. */
 SEC("cgroup/recvmsg6")
 int service_recvmsg6(struct bpf_sock_addr *ctx)
 {
-	return socket_to_service6(ctx);
+	return socket_to_service(ctx, 1);
 }
 
 /* getpeername of IPv4. */
 SEC("cgroup/getpeername4")
 int service_getpeername4(struct bpf_sock_addr *ctx)
 {
-	return socket_to_service4(ctx);
+	return socket_to_service(ctx, 0);
 }
 
 /* getpeername of IPv6. */
 SEC("cgroup/getpeername6")
 int service_getpeername6(struct bpf_sock_addr *ctx)
 {
-	return socket_to_service6(ctx);
+	return socket_to_service(ctx, 1);
 }
 
 /* What Go asks about a UDP socket, behind 16 bytes for a frame's header, and the answer. */
@@ -91,7 +91,7 @@ int service_pair(struct __sk_buff *skb)
 	if (!sk)
 		return VERDICT_NEXT;
 
-	pair_of_socket(sk, &q.pair);
+	pair_read(bpf_sk_storage_get(&service_sockets, sk, NULL, 0), &q.pair);
 	bpf_sk_release(sk);
 	bpf_skb_store_bytes(skb, 16, &q, sizeof(q), 0);
 	return VERDICT_NEXT;

@@ -69,7 +69,7 @@ static __always_inline int affinity_lookup(
 	to->flags = c->flags;
 	to->pad = 0;
 
-	return member_is_eligible(f, &to->addr, to->port);
+	return member_find(f->first, f->first + f->count, &to->addr, to->port);
 }
 
 /*

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Bloom filters of addresses, with one hash function. Several addresses share a bit, so a filter
+ * A Bloom filter of addresses, with one hash function. Several addresses share a bit, so the filter
  * may report an address that was not added. It never misses one that was. Bits are never cleared.
  */
 #pragma once
@@ -30,33 +30,21 @@ static __always_inline __u32 bloom_bit(const struct addr *a)
 	return h * 0x9e3779b1 >> 16; /* any odd number: the high bits depend on all */
 }
 
-/* Reports whether the address may be in the filter. */
-static __always_inline int bloom_has(void *map, const struct addr *a)
-{
-	__u32 bit = bloom_bit(a), word = bit / 64;
-	__u64 *bits = bpf_map_lookup_elem(map, &word);
-
-	return !bits || *bits & 1ULL << bit % 64;
-}
-
-/* Adds the address to the filter. */
-static __always_inline void bloom_add(void *map, const struct addr *a)
-{
-	__u32 bit = bloom_bit(a), word = bit / 64;
-	__u64 *bits = bpf_map_lookup_elem(map, &word);
-
-	if (bits && !(*bits & 1ULL << bit % 64))
-		__sync_fetch_and_or(bits, 1ULL << bit % 64);
-}
-
 /* Reports whether the address may have had a flow. */
 static __always_inline int bloom_has_flow(const struct addr *a)
 {
-	return bloom_has(&service_known, a);
+	__u32 bit = bloom_bit(a), word = bit / 64;
+	__u64 *bits = bpf_map_lookup_elem(&service_known, &word);
+
+	return !bits || *bits & 1ULL << bit % 64;
 }
 
 /* Adds the address to the Bloom filter of flows. Call before inserting the flow. */
 static __always_inline void bloom_add_flow(const struct addr *a)
 {
-	bloom_add(&service_known, a);
+	__u32 bit = bloom_bit(a), word = bit / 64;
+	__u64 *bits = bpf_map_lookup_elem(&service_known, &word);
+
+	if (bits && !(*bits & 1ULL << bit % 64))
+		__sync_fetch_and_or(bits, 1ULL << bit % 64);
 }

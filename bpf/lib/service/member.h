@@ -57,13 +57,6 @@ __noinline int member_find(__u32 first, __u32 end, const struct addr *addr, __be
 	return 0;
 }
 
-/* Reports whether a backend of f may get new flows. f must be looked up again afterwards. */
-static __always_inline int member_is_eligible(
-	const struct frontend *f, const struct addr *addr, __be16 port)
-{
-	return member_find(f->first, f->first + f->count, addr, port);
-}
-
 /* Reports whether a backend of f may keep its flows. f must be looked up again afterwards. */
 static __always_inline int member_is_there(
 	const struct frontend *f, const struct addr *addr, __be16 port)

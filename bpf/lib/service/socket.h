@@ -64,18 +64,6 @@ static __always_inline void socket_scope_set(
 }
 
 /*
- * Forgets that replies from key come from a service: the socket now sends to key itself. A
- * connected IPv6 socket that sends to IPv4 changes nothing: the kernel runs the program with the
- * peer's address, as if the socket were not connected (udpv6_sendmsg in net/ipv6/udp.c).
- */
-static __always_inline void socket_reply_forget(
-	struct bpf_sock_addr *ctx, const struct frontend_key *key, int datagram, __u64 cookie)
-{
-	if (!datagram || !socket_is_connected(ctx))
-		pair_forget(ctx, cookie, &key->addr, key->port);
-}
-
-/*
  * Sets to to the backend that the socket's datagrams to key went to before. Returns 0 if there is
  * none, or if flows may not stay with it. While the service does not change, that takes one
  * look-up of the frontend, and a datagram that repeats the last service writes nothing. frontend is
@@ -143,7 +131,13 @@ static __always_inline enum choice socket_choose(
 	if (key->scope == SCOPE_HOST && choice != CHOICE_BACKEND)
 		choice = CHOICE_NO_SERVICE;
 	if (choice == CHOICE_NO_SERVICE) {
-		socket_reply_forget(ctx, key, datagram, cookie);
+		/*
+		 * A connected IPv6 socket that sends to IPv4 changes nothing: the kernel runs the
+		 * program with the peer's address, as if the socket were not connected
+		 * (udpv6_sendmsg in net/ipv6/udp.c).
+		 */
+		if (!datagram || !socket_is_connected(ctx))
+			pair_forget(ctx, cookie, &key->addr, key->port);
 		return choice;
 	}
 	socket_count(choice, key->protocol);
@@ -244,28 +238,22 @@ static __always_inline int socket_to_backend6(struct bpf_sock_addr *ctx, int dat
 	return SOCKET_GO_ON;
 }
 
-/* Translates the IPv4 peer of recvmsg or getpeername back. Returns the program's verdict. */
-static __always_inline int socket_to_service4(struct bpf_sock_addr *ctx)
+/*
+ * Translates the peer of recvmsg or getpeername back, at a hook of IPv6 or IPv4. Returns the
+ * program's verdict.
+ */
+static __always_inline int socket_to_service(struct bpf_sock_addr *ctx, int v6)
 {
-	struct addr peer = addr_from_v4(ctx->user_ip4);
+	struct addr peer = v6 ? socket_addr6(ctx) : addr_from_v4(ctx->user_ip4);
 	__be16 port = ctx->user_port;
 
-	if (pair_service(ctx, &peer, &port)) {
-		ctx->user_ip4 = peer.word[3];
-		ctx->user_port = port;
-	}
-	return SOCKET_GO_ON;
-}
+	if (!pair_service(ctx, &peer, &port))
+		return SOCKET_GO_ON;
 
-/* Translates the IPv6 peer of recvmsg or getpeername back. Returns the program's verdict. */
-static __always_inline int socket_to_service6(struct bpf_sock_addr *ctx)
-{
-	struct addr peer = socket_addr6(ctx);
-	__be16 port = ctx->user_port;
-
-	if (pair_service(ctx, &peer, &port)) {
+	if (v6)
 		socket_set_addr6(ctx, &peer);
-		ctx->user_port = port;
-	}
+	else
+		ctx->user_ip4 = peer.word[3];
+	ctx->user_port = port;
 	return SOCKET_GO_ON;
 }

@@ -179,14 +179,6 @@ static __always_inline void pair_remember(
 		pair_keep(cookie, &former);
 }
 
-/* Makes pair the pair of a TCP socket that connects. */
-static __always_inline void pair_replace(struct socket_storage *s, const struct socket_pair *pair)
-{
-	bpf_spin_lock(&s->lock);
-	s->pair = *pair;
-	bpf_spin_unlock(&s->lock);
-}
-
 /* Sets the revision of the socket's last pair, if that is still pair. */
 static __always_inline void pair_confirm(struct bpf_sock_addr *ctx, const struct socket_pair *pair)
 {
@@ -216,12 +208,15 @@ static __always_inline void pair_store(
 	if (!datagram || !socket_is_connected(ctx))
 		s = socket_storage_get(ctx, BPF_SK_STORAGE_GET_F_CREATE);
 
-	if (!s)
+	if (!s) {
 		pair_keep(cookie, pair);
-	else if (ctx->protocol == PROTO_UDP)
+	} else if (ctx->protocol == PROTO_UDP) {
 		pair_remember(s, cookie, pair, datagram ? 0 : PAIR_UDP);
-	else
-		pair_replace(s, pair);
+	} else {
+		bpf_spin_lock(&s->lock);
+		s->pair = *pair;
+		bpf_spin_unlock(&s->lock);
+	}
 }
 
 /* What pair_find returns. */
@@ -309,10 +304,4 @@ static __always_inline int pair_service(struct bpf_sock_addr *ctx, struct addr *
 	*addr = reply->addr;
 	*port = reply->port;
 	return 1;
-}
-
-/* Copies the pair of a socket, which the caller holds. Returns 0 if there is none. */
-static __always_inline int pair_of_socket(struct bpf_sock *sk, struct socket_pair *to)
-{
-	return pair_read(bpf_sk_storage_get(&service_sockets, sk, NULL, 0), to);
 }
