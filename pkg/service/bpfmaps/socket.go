@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -160,9 +161,7 @@ func (t *Table) Given(frontends []netip.AddrPort, namespaces ...string) ([]netip
 		if left -= read; read == most {
 			cut++
 		}
-		for backend := range found {
-			given = append(given, backend)
-		}
+		given = slices.AppendSeq(given, maps.Keys(found))
 	}
 
 	if cut > 0 {

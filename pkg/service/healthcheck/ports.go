@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -291,12 +292,7 @@ func (h *Ports) SetLeaving(leaving bool) {
 func (h *Ports) Problems() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var out []string
-	for _, text := range h.failed {
-		out = append(out, text)
-	}
-	slices.Sort(out)
-	return out
+	return slices.Sorted(maps.Values(h.failed))
 }
 
 // Close ends all servers.

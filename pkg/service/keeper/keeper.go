@@ -294,7 +294,9 @@ type Status struct {
 // Status returns the current state. Numbers and problems may be some seconds old.
 func (k *Keeper) Status() Status {
 	s := *k.shown.Load()
-	s.Listed = k.inbox.isListed()
+	k.inbox.mu.Lock()
+	s.Listed = k.inbox.listed
+	k.inbox.mu.Unlock()
 	s.API = k.api.Status()
 	s.Problems = slices.Concat(s.Problems, k.health.Problems())
 	return s

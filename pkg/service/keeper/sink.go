@@ -94,12 +94,6 @@ func (i *inbox) takeEarly() []func() {
 	return plans
 }
 
-func (i *inbox) isListed() bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.listed
-}
-
 // take returns the new changes and removes them. It returns false until everything is listed and
 // the node's addresses are known.
 func (i *inbox) take() (delivery, bool) {
