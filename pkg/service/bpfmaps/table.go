@@ -38,6 +38,9 @@ type Config struct {
 	// that TCP needs. Datagrams of unconnected sockets are then not translated. Call Remove first
 	// if the table in Dir has more programs.
 	ConnectOnly bool
+	// Only, if it is not empty, has the names of the programs that Open loads. The verifier takes
+	// most of the time of Open, and tests attach few programs.
+	Only []string
 	// TunnelPort is the UDP port of tunnels. A packet to it at a node's address never belongs to a
 	// service. 0 means that there is no such port.
 	TunnelPort uint16
@@ -169,6 +172,13 @@ func Open(c Config) (*Table, error) {
 			return fail(err)
 		}
 		all = append(all, spec)
+	}
+	if len(c.Only) > 0 {
+		for _, spec := range all {
+			maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {
+				return !slices.Contains(c.Only, name)
+			})
+		}
 	}
 
 	t, err := open(c, features, all)

@@ -140,10 +140,12 @@ func memoryOf(flows uint32) bpfmaps.Memory {
 		TCP: flows / 2, Opening: flows / 4, UDP: flows / 4, Quotas: 1024}
 }
 
-// config returns the configuration of a table that has few programs at sockets: these tests attach
-// none, and the verifier takes most of their time.
+// config returns the configuration of a table without the programs that these tests do not attach:
+// those at sockets, and the one for links without Ethernet. The verifier takes most of their time.
 func (l *linked) config() bpfmaps.Config {
-	return bpfmaps.Config{Dir: l.dir, Limits: servicetest.Limits, Links: true, ConnectOnly: true,
+	return bpfmaps.Config{Dir: l.dir, Limits: servicetest.Limits, Links: true,
+		Only: []string{hook.ProgIn, hook.ProgOut, hook.ProgOutL3, hook.ProgPodIn, hook.ProgPodOut,
+			hook.ProgTunnelIn, hook.ProgTunnelOut},
 		Log: servicetest.Quiet(), Memory: memoryOf(1024)}
 }
 

@@ -22,7 +22,6 @@ func TestMapsWithoutServicesAreSmall(t *testing.T) {
 	l := newGuarded(t)
 	c := l.config()
 	c.Limits, c.Memory = service.DefaultLimits, bpfmaps.MemoryFor(gib<<30)
-	c.ConnectOnly = false
 	l.openWith(t, c, true)
 	t.Cleanup(func() { l.Table.Close() })
 
