@@ -40,11 +40,8 @@ type KMS struct {
 }
 
 // NewKMS returns a KMS for the plugin that listens on the path socket. It does not connect. The
-// caller calls Close.
-func NewKMS(socket string) (*KMS, error) { return newKMS(socket) }
-
-// newKMS is NewKMS with more options, for tests.
-func newKMS(socket string, more ...grpc.DialOption) (*KMS, error) {
+// caller calls Close. Only tests have more options.
+func NewKMS(socket string, more ...grpc.DialOption) (*KMS, error) {
 	pauses := backoff.DefaultConfig
 	pauses.MaxDelay = kmsAgain
 	conn, err := grpc.NewClient("unix:"+socket, append(more,

@@ -143,7 +143,7 @@ func TestKMSTriesAgainSoonAfterALongOutage(t *testing.T) {
 			last = time.Now()
 			return nil, errAway
 		}
-		client, err := newKMS("/away.sock", grpc.WithContextDialer(away))
+		client, err := NewKMS("/away.sock", grpc.WithContextDialer(away))
 		errtest.Must(t, err)
 		defer client.Close()
 

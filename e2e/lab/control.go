@@ -29,10 +29,9 @@ type Control struct {
 	// Servers are all API servers, in the order of their numbers. The first has number 0.
 	Servers []*Server
 
-	etcd  *etcd.Server
-	host  *Host
-	lab   *Lab
-	certs *authority.Authority
+	etcd *etcd.Server
+	host *Host
+	lab  *Lab
 	// given is the state of the control plane before the lab's first node.
 	given given
 }
@@ -142,7 +141,6 @@ func (c *Control) makeCerts() error {
 	if err != nil {
 		return err
 	}
-	c.certs = a
 	var servers []netip.Addr
 	for i := range c.lab.opts.APIServers {
 		servers = append(servers, c.serverAddrs(i)...)

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -30,8 +29,6 @@ type Pod struct {
 	Addrs []netip.Addr
 	// MTU is the MTU of the pod's interface in the result of ADD, or 0 if the result has none.
 	MTU int
-	// Result is the complete result of ADD.
-	Result json.RawMessage
 	// Added is the duration of the ADD of the plugin chain.
 	Added time.Duration
 
@@ -129,7 +126,7 @@ func (p *Pod) add(ctx context.Context) error {
 		return err
 	}
 
-	p.Result, p.Added = a.Result, a.Took
+	p.Added = a.Took
 	if p.Addrs, p.MTU, err = a.Addrs(); err != nil {
 		return fmt.Errorf("%s: %w", p.ID, err)
 	}

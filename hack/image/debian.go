@@ -22,13 +22,13 @@ import (
 //go:embed debian.lock
 var debianLock string
 
-// debianPackage is a line of debian.lock: a package for one architecture, the SHA-256 of its file,
-// and the path of that file in Debian's archive.
+// debianPackage is a line of debian.lock: a package, the SHA-256 of its file, and the path of that
+// file in Debian's archive.
 type debianPackage struct {
-	arch, path string
-	Name       string `json:"name"`
-	Version    string `json:"version"`
-	SHA256     string `json:"sha256"`
+	path    string
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	SHA256  string `json:"sha256"`
 }
 
 // locked returns the packages of the recipe for an architecture from the text of debian.lock.
@@ -36,8 +36,8 @@ func locked(lock, arch string, r recipe) (packages []debianPackage, err error) {
 	for line := range strings.Lines(lock) {
 		f := strings.Fields(line)
 		if len(f) == 5 && f[0] == arch && slices.Contains(r.debian, f[1]) {
-			packages = append(packages, debianPackage{arch: arch, Name: f[1], Version: f[2],
-				SHA256: f[3], path: f[4]})
+			packages = append(packages, debianPackage{Name: f[1], Version: f[2], SHA256: f[3],
+				path: f[4]})
 		}
 	}
 	if len(packages) != len(r.debian) {

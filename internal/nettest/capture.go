@@ -32,8 +32,6 @@ type SnifferStats struct {
 	// Drops is the number of frames that the kernel dropped because the ring was full
 	// (PACKET_STATISTICS). A capture with drops proves nothing.
 	Drops uint64
-	// Truncated is the number of frames longer than the Snap.
-	Truncated uint64
 	// Downs counts how often the link went down or disappeared during the capture.
 	Downs uint64
 }
@@ -112,9 +110,6 @@ func (s *Sniffer) run() {
 }
 
 func (s *Sniffer) take(f Frame) {
-	if f.Truncated {
-		s.stats.Truncated++
-	}
 	s.stats.Frames++
 	s.each(f)
 }

@@ -102,17 +102,18 @@ var errTooLong = fmt.Errorf("the output is longer than %d MiB", outputLimit>>20)
 // veilctl is the path of the program in veild's image.
 const veilctl = "/usr/local/bin/veilctl"
 
-// ExecVeilctl runs veilctl in a pod of veild, as Exec does.
+// ExecVeilctl runs veilctl in a pod of veild and returns its standard output, also beside an error.
+// The error ends with what veilctl wrote to standard error. If it exited with a status other than
+// 0, errors.As finds a *CommandError. ExecVeilctl returns when ctx ends; veilctl may still run.
 func (c *Cluster) ExecVeilctl(ctx context.Context, pod string, args ...string) ([]byte, error) {
-	return c.Exec(ctx, pod, "veild", append([]string{veilctl}, args...)...)
+	return c.output(ctx, nil, pod, args...)
 }
 
 // ExecVeilctlWith is like ExecVeilctl, but input is the standard input of veilctl. veilctl must not
 // wait for the end of its input.
 func (c *Cluster) ExecVeilctlWith(ctx context.Context, input []byte, pod string,
 	args ...string) ([]byte, error) {
-	return c.output(ctx, bytes.NewReader(input), pod, "veild",
-		append([]string{veilctl}, args...)...)
+	return c.output(ctx, bytes.NewReader(input), pod, args...)
 }
 
 // ExecVeilctlTo runs veilctl in a pod of veild and copies its standard output, of any length, to
@@ -121,36 +122,27 @@ func (c *Cluster) ExecVeilctlTo(ctx context.Context, out io.Writer, pod string,
 	args ...string) error {
 	in, end := io.Pipe()
 	defer end.Close()
-	return c.execTo(ctx, in, out, pod, "veild", append([]string{veilctl}, args...)...)
+	return c.execTo(ctx, in, out, pod, args...)
 }
 
-// Exec runs a command in a container of SystemNamespace and returns its standard output, also
-// beside an error. The error ends with what the command wrote to standard error. If the command
-// exited with a status other than 0, errors.As finds a *CommandError. Exec returns when ctx ends;
-// the command may still run.
-func (c *Cluster) Exec(ctx context.Context, pod, container string, command ...string) (
+// output is like ExecVeilctl, but in is the standard input of veilctl. in may be nil.
+func (c *Cluster) output(ctx context.Context, in io.Reader, pod string, args ...string) (
 	[]byte, error) {
-	return c.output(ctx, nil, pod, container, command...)
-}
-
-// output is like Exec, but in is the standard input of the command. in may be nil.
-func (c *Cluster) output(ctx context.Context, in io.Reader, pod, container string,
-	command ...string) ([]byte, error) {
 	var out bounded
-	err := c.execTo(ctx, in, &out, pod, container, command...)
+	err := c.execTo(ctx, in, &out, pod, args...)
 	if out.full {
 		return nil, fmt.Errorf("exec in %s: %w", pod, errTooLong)
 	}
 	return out.kept.Bytes(), err
 }
 
-// execTo is Exec, but copies the standard output to out as it arrives. in may be nil.
-func (c *Cluster) execTo(ctx context.Context, in io.Reader, out io.Writer, pod, container string,
-	command ...string) error {
+// execTo is like output, but copies the standard output to out as it arrives.
+func (c *Cluster) execTo(ctx context.Context, in io.Reader, out io.Writer, pod string,
+	args ...string) error {
 	var stderr bounded
 	err := c.stream(ctx, execIn{
-		namespace: SystemNamespace, pod: pod, container: container, command: command,
-		stdin: in, stdout: out, stderr: &stderr,
+		namespace: SystemNamespace, pod: pod, container: "veild",
+		command: append([]string{veilctl}, args...), stdin: in, stdout: out, stderr: &stderr,
 	})
 
 	var ended exec.CodeExitError

@@ -77,9 +77,8 @@ type Output struct {
 // Report is what became of a site's statements.
 type Report struct {
 	Nodes, Imports, Endpoints int
-	// Refused counts nodes, services and endpoints that are refused. Unaccepted counts services
-	// whose namespace does not accept imports of the site.
-	Refused, Unaccepted int
+	// Refused counts nodes, services and endpoints that are refused.
+	Refused int
 	// Overlap is a sentence about two ranges that overlap, or "".
 	Overlap string
 	// Problems are sentences about what is refused, at most maxProblems.
@@ -89,9 +88,9 @@ type Report struct {
 // maxProblems bounds Report.Problems. A site can make any number of problems.
 const maxProblems = 24
 
-// refuse counts n refused things, and adds a sentence about them.
-func (r *Report) refuse(n int, format string, args ...any) {
-	r.Refused += n
+// refuse counts something that is refused, and adds a sentence about it.
+func (r *Report) refuse(format string, args ...any) {
+	r.Refused++
 	r.note(format, args...)
 }
 
@@ -211,7 +210,7 @@ func (in Input) planNodes(s Site, r *Report, nodes map[string][]byte) {
 			problem = err.Error()
 		}
 		if problem != "" {
-			r.refuse(1, "node %s is refused: %s", name, problem)
+			r.refuse("node %s is refused: %s", name, problem)
 			continue
 		}
 		nodes[s.Name+"."+name] = raw
@@ -252,22 +251,21 @@ func (in Input) planServices(s Site, r *Report, sources map[record.Key][]*Source
 	for _, k := range keys {
 		switch {
 		case !s.ImportsInto(k.Namespace):
-			r.Unaccepted++
 			continue
 		case !in.Namespaces[k.Namespace]:
-			r.refuse(1, "service %s is not imported: there is no namespace %s here; create it, or "+
+			r.refuse("service %s is not imported: there is no namespace %s here; create it, or "+
 				"remove it from imports", k, k.Namespace)
 			continue
 		}
 
 		accepted := *s.Services[k]
 		if accepted.NotCopied != "" {
-			r.refuse(1, "service %s: %s", k, accepted.NotCopied)
+			r.refuse("service %s: %s", k, accepted.NotCopied)
 		}
 		var refused []netip.Addr
 		accepted.Slices, refused = acceptable(s, accepted.Slices)
 		for _, a := range refused {
-			r.refuse(1, "endpoint %s of service %s is refused: it is outside of podRanges", a, k)
+			r.refuse("endpoint %s of service %s is refused: it is outside of podRanges", a, k)
 		}
 
 		first, known := in.Existing[k].First[s.Name]

@@ -54,7 +54,7 @@ func pairTalks(ctx context.Context, s *session.Session) error {
 	if err != nil {
 		return err
 	}
-	version, err := s.Exec(ctx, pod.Name, "veild", "/usr/local/bin/veilctl", "version")
+	version, err := s.ExecVeilctl(ctx, pod.Name, "version")
 	s.Note("%s runs %s", a.Node, strings.Join(strings.Fields(string(version)), " "))
 	return err
 }

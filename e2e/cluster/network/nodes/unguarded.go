@@ -86,7 +86,7 @@ func namedProblem(ctx context.Context, s *session.Session, node, link string) er
 	}
 	return remote.Until(ctx, "the problem with "+link, time.Minute, func(ctx context.Context) error {
 		// veilctl exits with 1 if the node has a problem, so parse its output first.
-		out, err := s.Exec(ctx, pod.Name, "veild", "/usr/local/bin/veilctl", "status")
+		out, err := s.ExecVeilctl(ctx, pod.Name, "status")
 		if named := "link " + link + " has no guard of its own"; !strings.Contains(string(out),
 			named) {
 			return errors.Join(err, fmt.Errorf("status does not contain %q:\n%s", named, out))

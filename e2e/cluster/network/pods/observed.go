@@ -110,7 +110,6 @@ func reported(ctx context.Context, s *session.Session) error {
 	}
 
 	var report struct {
-		Verdict  string
 		Sections []struct{ Name, Verdict string }
 	}
 	if err := json.Unmarshal(text, &report); err != nil {

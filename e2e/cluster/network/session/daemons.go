@@ -150,7 +150,7 @@ func (s *Session) NodeStatus(ctx context.Context, node string) (st telemetry.Sta
 		return st, err
 	}
 	// veilctl exits with 1 if the node has a problem, so parse its output first.
-	out, err := s.Exec(ctx, pod.Name, "veild", "/usr/local/bin/veilctl", "status", "-o", "json")
+	out, err := s.ExecVeilctl(ctx, pod.Name, "status", "-o", "json")
 	if wrong := json.Unmarshal(out, &st); wrong != nil {
 		return st, errors.Join(fmt.Errorf("status of %s: %w", node, wrong), err)
 	}
