@@ -91,7 +91,7 @@ int service_pair(struct __sk_buff *skb)
 	if (!sk)
 		return VERDICT_NEXT;
 
-	pair_read(bpf_sk_storage_get(&service_sockets, sk, NULL, 0), &q.pair);
+	pair_of_socket(sk, &q.pair);
 	bpf_sk_release(sk);
 	bpf_skb_store_bytes(skb, 16, &q, sizeof(q), 0);
 	return VERDICT_NEXT;

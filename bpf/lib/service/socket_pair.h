@@ -305,3 +305,9 @@ static __always_inline int pair_service(struct bpf_sock_addr *ctx, struct addr *
 	*port = reply->port;
 	return 1;
 }
+
+/* Copies the pair of a socket, which the caller holds. Returns 0 if there is none. */
+static __always_inline int pair_of_socket(struct bpf_sock *sk, struct socket_pair *to)
+{
+	return pair_read(bpf_sk_storage_get(&service_sockets, sk, NULL, 0), to);
+}
