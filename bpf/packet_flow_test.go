@@ -331,41 +331,42 @@ func TestSNATPortsAreReused(t *testing.T) {
 			age       int32 // in seconds
 			free      bool
 			same      bool // as the client that connects now
+			// below is the age that the flow must not reach before the client connects, although
+			// the entries take seconds to write. 0 means any age.
+			below int32
 		}{
-			{"open and long silent", flowEstablished, 3600, false, false},
-			{"opened a moment ago", 0, 30, false, false},
-			{"never answered", 0, 90, true, false},
-			{"answered, but the client never went on", flowReplied, 90, true, false},
-			{"forgotten by the client", flowEstablished | flowRST, 90, true, false},
-			{"reset by the same client a moment ago", flowEstablished | flowRST, justNow, false,
-				true},
-			{"reset by the same client", flowEstablished | flowRST, 4, true, true},
-			{"reset by another client", flowEstablished | flowRST, 30, false, false},
-			{"ended by the client alone", flowEstablished | flowClientFIN, 30, false, true},
-			{"ended by the backend alone", flowEstablished | flowBackendFIN, 30, false, true},
+			{"open and long silent", flowEstablished, 3600, false, false, 0},
+			{"opened a moment ago", 0, 30, false, false, 0},
+			{"never answered", 0, 90, true, false, 0},
+			{"answered, but the client never went on", flowReplied, 90, true, false, 0},
+			{"forgotten by the client", flowEstablished | flowRST, 90, true, false, 0},
+			{"reset by the same client a moment ago", flowEstablished | flowRST,
+				justNow, false, true, 0},
+			{"reset by the same client", flowEstablished | flowRST, 4, true, true, 0},
+			{"reset by another client", flowEstablished | flowRST, 30, false, false, 0},
+			{"ended by the client alone", flowEstablished | flowClientFIN, 30, false, true, 0},
+			{"ended by the backend alone", flowEstablished | flowBackendFIN, 30, false, true, 0},
 			{"ended by the client alone, half an hour ago", flowEstablished | flowClientFIN, 1800,
-				false, false},
+				false, false, 0},
 			{"ended by the backend alone, half an hour ago", flowEstablished | flowBackendFIN, 1800,
-				false,
-				false},
+				false, false, 0},
 			{"ended by the client alone, more than an hour ago", flowEstablished | flowClientFIN,
-				3700, true,
-				false},
-			{"ended by the client alone, never answered", flowClientSent | flowClientFIN, 90, true,
-				false},
+				3700, true, false, 0},
+			{"ended by the client alone, never answered", flowClientSent | flowClientFIN,
+				90, true, false, 0},
 			{"ended by the client alone, and reset", flowEstablished | flowClientFIN | flowRST, 90,
-				true, false},
+				true, false, 0},
 			{"ended by both, of the same client, a moment ago",
 				flowEstablished | flowClientFIN | flowBackendFIN, justNow,
-				false, true},
+				false, true, 0},
 			{"ended by both, of the same client", flowEstablished | flowClientFIN | flowBackendFIN,
-				4, true, true},
+				4, true, true, 0},
 			{"ended by both, of another client, seconds ago",
 				flowEstablished | flowClientFIN | flowBackendFIN, 3,
-				false, false},
+				false, false, 0},
 			{"ended by both, of another client", flowEstablished | flowClientFIN | flowBackendFIN,
-				12, true, false},
-			{"open, a day ago", flowEstablished, 90000, true, false},
+				12, true, false, 0},
+			{"open, a day ago", flowEstablished, 90000, true, false, 0},
 		} {
 			t.Run(a.name+"/"+c.situation, func(t *testing.T) {
 				holder := a.pod1
@@ -373,15 +374,24 @@ func TestSNATPortsAreReused(t *testing.T) {
 					holder = a.client
 				}
 
-				now := flowNow(t)
-				forget(t, coll)
-				former := flow{Addr: netip.MustParseAddr(holder).As16(),
-					Port: [2]byte{1, 1}, Flags: c.flags, Used: now - uint32(c.age)}
-				putAtAllPorts(t, coll, f.pod, a.self, func(flowKey) flow { return former })
+				former := flow{Addr: netip.MustParseAddr(holder).As16(), Port: [2]byte{1, 1},
+					Flags: c.flags}
 				syn := segment(at(a.client, uint16(50000+i)), f.node, unix.IPPROTO_TCP, tcpSYN, "")
-				verdict, _, _, err := runPacket(t, coll, "service_in", syn, 0)
-				if err != nil || (verdict == next) != c.free {
-					t.Errorf("verdict %d, %v; want a free port: %t", int32(verdict), err, c.free)
+				for late, tries := int32(0), 0; ; tries++ {
+					former.Used = flowNow(t) + uint32(late-c.age)
+					forget(t, coll)
+					putAtAllPorts(t, coll, f.pod, a.self, func(flowKey) flow { return former })
+					verdict, _, _, err := runPacket(t, coll, "service_in", syn, 0)
+					reached := int32(flowNow(t) - former.Used)
+					if c.below > 0 && (reached < c.age || reached >= c.below) && tries < 20 {
+						late += reached - c.age
+						continue
+					}
+					if err != nil || (verdict == next) != c.free {
+						t.Errorf("verdict %d, %v; want a free port: %t", int32(verdict), err,
+							c.free)
+					}
+					break
 				}
 			})
 		}
