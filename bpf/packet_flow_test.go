@@ -363,7 +363,7 @@ func TestSNATPortsAreReused(t *testing.T) {
 				4, true, true, 0},
 			{"ended by both, of another client, seconds ago",
 				flowEstablished | flowClientFIN | flowBackendFIN, 3,
-				false, false, 0},
+				false, false, 11},
 			{"ended by both, of another client", flowEstablished | flowClientFIN | flowBackendFIN,
 				12, true, false, 0},
 			{"open, a day ago", flowEstablished, 90000, true, false, 0},

@@ -40,8 +40,8 @@ var connectHooks = socketHooks[2:6]
 // what it changed. A program of another version, or one that reads the maps of an earlier table, is
 // replaced within its link. A link to another cgroup is replaced by a link to this cgroup, which is
 // attached before the other is removed. After an error the remaining hooks are unchanged, and
-// another call continues. Errors match probe.ErrNoCgroup,
-// bpfobj.ErrNotPermitted or bpfobj.ErrNotSupported.
+// another call continues. Errors match probe.ErrNoCgroup, bpfobj.ErrNotPermitted or
+// bpfobj.ErrNotSupported.
 func (t *Table) AttachSockets(path string) ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

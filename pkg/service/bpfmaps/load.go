@@ -57,6 +57,9 @@ var (
 	// Each can be adopted without the others.
 	memoryMaps = []string{mapAffinity, mapOutside, mapReplies, mapSends, MapTCP, MapOpening, MapUDP,
 		MapPodClients, MapPodClientShares}
+	// formerPins are maps of the last release (lastRelease of e2e/node/network) that no program
+	// uses any more, and which hold kernel memory.
+	formerPins = []string{"service_flows", "service_turned", "service_members"}
 )
 
 // dropQuotas removes the pin of MapQuotas if its slots have the numbers of another quota than that
@@ -111,6 +114,11 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 		return probe.Explain(err)
 	}
 
+	for _, name := range formerPins {
+		if err := os.Remove(t.Pin(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove pin of an earlier version: %w", err)
+		}
+	}
 	if err := t.dropQuotas(c.Memory); err != nil {
 		return probe.Explain(err)
 	}

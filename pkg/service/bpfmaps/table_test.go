@@ -2,6 +2,7 @@ package bpfmaps
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -211,6 +212,25 @@ func TestOpenAfterADeathWithinOpen(t *testing.T) {
 		table.Close()
 		if err != nil || len(s.Frontends)+len(s.Backends)+len(s.SourceRanges) > 0 {
 			t.Errorf("with %v left: %+v, %v", left, s, err)
+		}
+	}
+}
+
+// Maps of the last release hold up to 70 MiB of a node, and no program writes them any more.
+func TestMapsOfTheLastReleaseGo(t *testing.T) {
+	c := config(t)
+	pins := []string{"service_flows", "service_turned", "service_members"}
+	for _, name := range pins {
+		m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8,
+			MaxEntries: 1})
+		errtest.Must(t, err)
+		errtest.Must(t, m.Pin(filepath.Join(c.Dir, name)))
+		errtest.Must(t, m.Close())
+	}
+	errtest.Must(t, opened(t, c).Close())
+	for _, name := range pins {
+		if _, err := os.Stat(filepath.Join(c.Dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is still pinned: %v", name, err)
 		}
 	}
 }

@@ -23,10 +23,9 @@ import (
 // namespaces are paths of network namespaces. The node's own is /proc/self/ns/net. A path that is
 // gone is not an error. Call it after an Apply that removed members or frontends of UDP. It may
 // miss a socket that connected during that Apply, until the next call. It continues after an error
-// and returns the number of disconnected sockets. The error matches bpfobj.ErrNotSupported if
-// the kernel
-// cannot disconnect sockets of others. In each namespace it looks up at most 65,536 sockets, for 20
-// to 30 us each, and logs that one has more.
+// and returns the number of disconnected sockets. The error matches bpfobj.ErrNotSupported if the
+// kernel cannot disconnect sockets of others. In each namespace it looks up at most 65,536 sockets,
+// for 20 to 30 us each, and logs that one has more.
 func (t *Table) AbortUDP(namespaces ...string) (int, error) {
 	aborted := 0
 	var errs []error

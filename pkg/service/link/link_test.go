@@ -140,12 +140,13 @@ func memoryOf(flows uint32) bpfmaps.Memory {
 		TCP: flows / 2, Opening: flows / 4, UDP: flows / 4, Quotas: 1024}
 }
 
-// config returns the configuration of a table without the programs that these tests do not attach:
-// those at sockets, and the one for links without Ethernet. The verifier takes most of their time.
+// config returns the configuration of a table without the programs at sockets, which these tests do
+// not attach. The verifier takes most of their time. A new namespace has links without Ethernet
+// where the kernel has modules such as sit.
 func (l *linked) config() bpfmaps.Config {
 	return bpfmaps.Config{Dir: l.dir, Limits: servicetest.Limits, Links: true,
-		Only: []string{hook.ProgIn, hook.ProgOut, hook.ProgOutL3, hook.ProgPodIn, hook.ProgPodOut,
-			hook.ProgTunnelIn, hook.ProgTunnelOut},
+		Only: []string{hook.ProgIn, hook.ProgInL3, hook.ProgOut, hook.ProgOutL3, hook.ProgPodIn,
+			hook.ProgPodOut, hook.ProgTunnelIn, hook.ProgTunnelOut},
 		Log: servicetest.Quiet(), Memory: memoryOf(1024)}
 }
 

@@ -295,9 +295,13 @@ func (s *Slots) Release(numbers []uint32) error {
 	return errors.Join(errs...)
 }
 
-// writeChunk writes pieces of one chunk, which are sorted, and returns the number of slots.
+// writeChunk writes pieces of one chunk, which are sorted by where they begin, and returns the number
+// of slots.
 func (s *Slots) writeChunk(chunk *ebpf.Map, pieces []piece) (written int, err error) {
-	first, end := pieces[0].at, pieces[len(pieces)-1].end()
+	first, end := pieces[0].at, uint32(0)
+	for _, p := range pieces {
+		end = max(end, p.end())
+	}
 	err = mapped(chunk, first, end, unix.PROT_READ|unix.PROT_WRITE, func(all []service.Backend) {
 		for _, p := range pieces {
 			written += p.run.Copy(all[p.at-first:p.end()-first], p.from)
