@@ -55,7 +55,8 @@ func (b bench) checkDocuments(t *testing.T) {
 	for _, page := range append(pages, "../../docs/get-started.md") {
 		text, name := string(filetest.Read(t, page)), filepath.Base(page)
 		_, body, _ := strings.Cut(text, "\n\n")
-		if complete[name] != nil && name != "uninstall.md" && !strings.HasPrefix(body, "> Not run") {
+		if complete[name] != nil && name != "uninstall.md" &&
+			!strings.HasPrefix(body, "> Not run") {
 			t.Errorf("%s does not begin with what was not run", page)
 		}
 		files := aFile.FindAllStringSubmatch(text, -1)
@@ -96,13 +97,14 @@ func (b bench) checkDocuments(t *testing.T) {
 	}
 }
 
-// checkObjects checks the configuration of veild among objects, or else its kubeconfig. If there are
-// rights among them, the policy has to come first.
+// checkObjects checks the configuration of veild among objects, or else its kubeconfig. If there
+// are rights among them, the policy has to come first.
 func checkObjects(t *testing.T, what, text string) {
 	t.Helper()
 	objects, order := byID(t, text, nil)
 	first := func(kind string) int {
-		return slices.IndexFunc(order, func(id string) bool { return strings.HasPrefix(id, kind+" ") })
+		is := func(id string) bool { return strings.HasPrefix(id, kind+" ") }
+		return slices.IndexFunc(order, is)
 	}
 	right, restraint := first("ClusterRoleBinding"), first("ValidatingAdmissionPolicyBinding")
 	if right >= 0 && (restraint < 0 || right < restraint) {

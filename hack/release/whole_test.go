@@ -89,7 +89,8 @@ func checkTools(t *testing.T, dir string) {
 }
 
 // checkDescription checks that the subjects of the provenance are the files of the sums but itself,
-// that it names the commit, and that the release has each program and image whose size is committed.
+// that it names the commit, and that the release has each program and image whose size is
+// committed.
 func checkDescription(t *testing.T, dir, sums string) {
 	t.Helper()
 	var s statement
@@ -141,8 +142,8 @@ func checkMachine(t *testing.T, name, arch string, file []byte) (isELF bool) {
 }
 
 // checkImages checks that the archive of an image has one index with an image for each
-// architecture, that each ELF file in it is for its architecture, and that a manifest in dir has the
-// digest of the index, except for the image of the tools.
+// architecture, that each ELF file in it is for its architecture, and that a manifest in dir has
+// the digest of the index, except for the image of the tools.
 func checkImages(t *testing.T, dir, image string) {
 	t.Helper()
 	at := t.TempDir()

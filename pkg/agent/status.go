@@ -44,8 +44,8 @@ func (a *Agent) Status() (telemetry.Status, error) {
 	case s := <-read:
 		return s, nil
 	case <-limit.C:
-		return telemetry.Status{}, fmt.Errorf("the status could not be read within %s: the kernel, "+
-			"or a part of veild, is slow", statusLimit)
+		return telemetry.Status{}, fmt.Errorf("the status could not be read within %s: the "+
+			"kernel, or a part of veild, is slow", statusLimit)
 	}
 }
 

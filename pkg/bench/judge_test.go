@@ -126,20 +126,22 @@ func TestJudgeWithoutProfile(t *testing.T) {
 
 // A gate with lists stands for a gate of each combination of their values.
 func TestGatesForEachValue(t *testing.T) {
-	a, err := parseLimits([]byte(`{"suites":[{"suite":"s","profiles":{"n":{"gates":[
+	a, err := parseLimits([]byte(`{"suites":[{"suite":"s","every":[
+{"for":{"A":["a","b"]},"case":"A_every","within":1}],"profiles":{"n":{"gates":[
 {"case":"first","within":1},
 {"for":{"A":["a","b"],"B":["","_p99"]},"case":"A_x.B","atMost":1.5,"orControl":"A_again.B",
  "calm":{"case":"A","tail":2}}]}}}]}`))
 	errtest.Must(t, err)
 	var got []string
-	for _, g := range a.suite("s").Profiles["n"].Gates {
+	s := a.suite("s")
+	for _, g := range append(s.Every, s.Profiles["n"].Gates...) {
 		name := g.Case
 		if g.Calm != nil {
 			name += " " + g.OrControl + " " + g.Calm.Case
 		}
 		got = append(got, name)
 	}
-	want := []string{"first", "a_x. a_again. a", "a_x._p99 a_again._p99 a", "b_x. b_again. b",
+	want := []string{"a_every", "b_every", "first", "a_x. a_again. a", "a_x._p99 a_again._p99 a", "b_x. b_again. b",
 		"b_x._p99 b_again._p99 b"}
 	if !slices.Equal(got, want) {
 		t.Errorf("gates %q, want %q", got, want)
@@ -167,6 +169,9 @@ func TestParseLimits(t *testing.T) {
 		"a control of no ratio":  `{"suites":[{"suite":"s","every":[{"case":"a","within":1,"control":"c"}]}]}`,
 		"a suite without name":   `{"suites":[{}]}`,
 		"more than one document": `{}{}`,
+		"a list without values":  `{"suites":[{"suite":"s","every":[{"for":{"A":[]},"case":"A","within":1}]}]}`,
+		"values without a place": `{"suites":[{"suite":"s","every":[{"for":{"A":["b"]},"case":"c","within":1}]}]}`,
+		"values without a name":  `{"suites":[{"suite":"s","every":[{"for":{"":["b"]},"case":"c","within":1}]}]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := parseLimits([]byte(text)); err == nil {

@@ -124,12 +124,14 @@ func parseLimits(b []byte) (*allLimits, error) {
 			return nil, fmt.Errorf("gates: suite %q has no name or is there twice", l.Suite)
 		}
 		seen[l.Suite] = true
+		var err error
+		if l.Every, err = expand(l.Every); err != nil {
+			return nil, fmt.Errorf("gates of %s: %w", l.Suite, err)
+		}
 		for name, p := range l.Profiles {
-			gates, err := expand(p.Gates)
-			if err != nil {
+			if p.Gates, err = expand(p.Gates); err != nil {
 				return nil, fmt.Errorf("gates of %s: %w", l.Suite, err)
 			}
-			p.Gates = gates
 			l.Profiles[name] = p
 		}
 		if err := l.check(); err != nil {
@@ -139,7 +141,8 @@ func parseLimits(b []byte) (*allLimits, error) {
 	return &a, nil
 }
 
-// expand returns the gates for which gates stand; see limit.For.
+// expand returns the gates for which gates stand; see limit.For. A name without values, or that the
+// gate does not have, is an error.
 func expand(gates []limit) ([]limit, error) {
 	var out []limit
 	for _, g := range gates {
@@ -147,6 +150,9 @@ func expand(gates []limit) ([]limit, error) {
 		g.For = nil
 		texts := []string{g.String()}
 		for _, name := range slices.Sorted(maps.Keys(lists)) {
+			if name == "" || len(lists[name]) == 0 || !strings.Contains(texts[0], name) {
+				return nil, fmt.Errorf("%s: no values for %q, or no place for them", g, name)
+			}
 			var next []string
 			for _, text := range texts {
 				for _, value := range lists[name] {
@@ -198,7 +204,8 @@ func (l *limits) check() error {
 		if g.Calm != nil && (g.Calm.Case == "" || g.Calm.Tail < 1) {
 			return fmt.Errorf("%s: calm needs a case, and a tail of at least 1", g)
 		}
-		if g.Steady != nil && (g.Steady.Case == "" || g.Steady.Share <= 0) || g.Best && g.Within == nil {
+		if g.Steady != nil && (g.Steady.Case == "" || g.Steady.Share <= 0) ||
+			g.Best && g.Within == nil {
 			return fmt.Errorf("%s: steady needs a case and a share, and best needs within", g)
 		}
 		if ofCase, leaks := g.Case != "" && set == 1 && !g.NoPlaintext, g.NoPlaintext &&

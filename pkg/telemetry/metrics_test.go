@@ -51,8 +51,8 @@ func metricsOf(s Status) *Metrics {
 	m := NewMetrics(func() (Status, error) { return s, nil }, true)
 	// A collector is identified by its descriptions, so this removes the one with the real clock.
 	m.Registry.Unregister(&collector{})
-	m.Registry.MustRegister(&collector{snapshot: func() (Status, error) { return s, nil }, perPeer: true,
-		now: func() time.Time { return now }})
+	m.Registry.MustRegister(&collector{snapshot: func() (Status, error) { return s, nil },
+		perPeer: true, now: func() time.Time { return now }})
 	return m
 }
 
@@ -227,8 +227,8 @@ func TestEveryDescriptionIsCollected(t *testing.T) {
 		LimitedSites: []SiteConnections{{Site: "b", Opened: 1}}}
 	s.DropSamples = &DropSamples{Skipped: counts}
 	s.Sites = []Site{{Site: cluster.Site{Name: "b"}, Exports: &SiteExports{Open: 1}}}
-	registry.MustRegister(&collector{snapshot: func() (Status, error) { return s, nil }, perPeer: true,
-		now: func() time.Time { return now }})
+	registry.MustRegister(&collector{snapshot: func() (Status, error) { return s, nil },
+		perPeer: true, now: func() time.Time { return now }})
 	families, err := registry.Gather()
 	errtest.Must(t, err)
 	if len(families) != len(descs) {

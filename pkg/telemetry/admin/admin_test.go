@@ -26,9 +26,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// busy returns a status with values of the types whose JSON is not the one of encoding/json.
 func readBusy() (telemetry.Status, error) { return busy(), nil }
 
+// busy returns a status with values of the types whose JSON is not the one of encoding/json.
 func busy() telemetry.Status {
 	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	return telemetry.Status{
@@ -82,8 +82,8 @@ func TestStatusShowsNoPrivateKey(t *testing.T) {
 	s := busy()
 	s.Devices[0].PublicKey = wgkey.Public{9, 9}
 	w := httptest.NewRecorder()
-	Handler(func() (telemetry.Status, error) { return s, nil }, health.New(time.Minute), nil).ServeHTTP(w,
-		httptest.NewRequest(http.MethodGet, telemetry.StatusPath, nil))
+	h := Handler(func() (telemetry.Status, error) { return s, nil }, health.New(time.Minute), nil)
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, telemetry.StatusPath, nil))
 	for _, word := range []string{"private", "secret", "preshared", "token"} {
 		if strings.Contains(strings.ToLower(w.Body.String()), word) {
 			t.Errorf("the status has a field with %q", word)

@@ -81,7 +81,8 @@ func Probe(ctx context.Context, addr string, n int, out io.Writer) error {
 					sum.Failed++
 				}
 			}
-			p := prober.Target{Addr: to, Report: report, Own: &prober.Cookies{}, Pace: &prober.Pace{}}
+			p := prober.Target{Addr: to, Report: report, Own: &prober.Cookies{},
+				Pace: &prober.Pace{}}
 			p.Pace.SetNodes(n)
 			prober.Run(ctx, p)
 		})
