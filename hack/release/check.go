@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"golang.org/x/crypto/ssh"
@@ -77,7 +78,8 @@ func checkKey(ctx context.Context, tree, key string) error {
 }
 
 // checkPrivate returns an error if ssh-keygen cannot sign with path (ssh-keygen(1), -Y sign): its
-// private key is neither in a file nor in ssh-agent, or others can read the file.
+// private key is neither in a file nor in ssh-agent, or the file is the user's and others can read
+// it.
 func checkPrivate(ctx context.Context, tree, path string) error {
 	private, err := isPrivate(path)
 	if err != nil {
@@ -85,11 +87,16 @@ func checkPrivate(ctx context.Context, tree, path string) error {
 	}
 	file := strings.TrimSuffix(path, ".pub")
 	if info, err := os.Stat(file); err == nil && (private || file != path) {
-		if info.Mode().Perm()&0o077 != 0 {
+		owner, ok := info.Sys().(*syscall.Stat_t)
+		if info.Mode().Perm()&0o077 != 0 && (!ok || int(owner.Uid) == os.Getuid()) {
 			return fmt.Errorf("--key: others can read %s, so ssh-keygen does not use it: "+
 				"`chmod 600 %[1]s`", file)
 		}
 		return nil
+	}
+	if private {
+		return fmt.Errorf("--key: ssh-keygen takes %s for a public key: rename it, without .pub",
+			path)
 	}
 
 	text, err := os.ReadFile(path)

@@ -97,6 +97,10 @@ func TestBadReleasesAreRefusedBeforeAnythingIsWritten(t *testing.T) {
 			errtest.Must(t, os.Chmod(o.key, 0o604))
 			o.key += ".pub"
 		}, "`chmod 600 "},
+		"a private key with the name of a public one": {func(o *order) {
+			errtest.Must(t, os.Rename(o.key, o.key+".pub"))
+			o.key += ".pub"
+		}, "rename it, without .pub"},
 		"a key in the tree": {func(o *order) {
 			errtest.Must(t, copyFile(o.key, filepath.Join(o.tree, "ignored")))
 			o.key = filepath.Join(o.tree, "ignored")

@@ -62,6 +62,14 @@ func TestKeyWithAPassphraseSigns(t *testing.T) {
 	checkSigned(t, o, o.key+".pub", o.key)
 }
 
+// ssh-keygen reads a private key of another user whatever its mode is, such as a mounted secret.
+func TestKeyOfAnotherUserSigns(t *testing.T) {
+	nettest.NeedRoot(t)
+	o := newTree(t)
+	errtest.Must(t, os.Chown(o.key, 65534, 65534), os.Chmod(o.key, 0o444))
+	checkSigned(t, o, o.key+".pub", o.key)
+}
+
 func TestWrongPassphraseLeavesNoFolder(t *testing.T) {
 	o := newTree(t)
 	lock(t, o.key, "wrong")
