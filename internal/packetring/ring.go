@@ -56,8 +56,6 @@ type Frame struct {
 	// Data begins with the link-layer header. It includes the VLAN tag, which the kernel stores
 	// outside the packet.
 	Data []byte
-	// Truncated reports whether Data is shorter than the frame.
-	Truncated bool
 }
 
 // Ring is a packet socket with its ring. Open returns a Ring, which the caller must close.
@@ -227,7 +225,6 @@ func frameAt(block []byte, at uint32, h *unix.Tpacket3Hdr) Frame {
 	return Frame{
 		Time: time.Unix(int64(h.Sec), int64(h.Nsec)), Index: int(addr.Ifindex),
 		Outgoing: addr.Pkttype == unix.PACKET_OUTGOING, Length: int(h.Len), Data: data,
-		Truncated: h.Snaplen < h.Len,
 	}
 }
 

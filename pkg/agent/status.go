@@ -19,7 +19,7 @@ const (
 	// tunnelsLimit bounds the time for reading the tunnels, and statusLimit that for the whole
 	// status. veilctl waits a second longer.
 	tunnelsLimit = 2 * time.Second
-	statusLimit  = 4 * time.Second
+	statusLimit  = 8 * time.Second
 	// statusReadings bounds the readings of the status at a time.
 	statusReadings = 8
 )

@@ -86,7 +86,7 @@ func TestStatusOfASlowKernelIsAnError(t *testing.T) {
 		}
 		a.view.Store(&view{news: news{cfg: in.Config}, outcome: outcome{last: plan.Decide(in)}})
 		for range statusReadings {
-			if _, err := a.Status(); err == nil || !strings.Contains(err.Error(), "within 4s") {
+			if _, err := a.Status(); err == nil || !strings.Contains(err.Error(), "within 8s") {
 				t.Errorf("error %v", err)
 			}
 		}

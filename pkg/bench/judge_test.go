@@ -141,8 +141,8 @@ func TestGatesForEachValue(t *testing.T) {
 		}
 		got = append(got, name)
 	}
-	want := []string{"a_every", "b_every", "first", "a_x. a_again. a", "a_x._p99 a_again._p99 a", "b_x. b_again. b",
-		"b_x._p99 b_again._p99 b"}
+	want := []string{"a_every", "b_every", "first", "a_x. a_again. a", "a_x._p99 a_again._p99 a",
+		"b_x. b_again. b", "b_x._p99 b_again._p99 b"}
 	if !slices.Equal(got, want) {
 		t.Errorf("gates %q, want %q", got, want)
 	}

@@ -14,7 +14,7 @@ const StatusPath = "/v1/status"
 
 // Snapshot returns the present state of the node. Several goroutines call it, once for each scrape
 // and status request. It must not wait for the API server, should return within a second, and
-// returns an error if it cannot within five.
+// returns an error if it cannot within ten.
 type Snapshot func() (Status, error)
 
 // Status holds everything that is shown about a node, and no secret. Its JSON is the answer of

@@ -21,7 +21,7 @@ const (
 	NodeLimit   = 20 * time.Second
 
 	// statusLimit bounds the wait for the status of this node's veild.
-	statusLimit = 5 * time.Second
+	statusLimit = 9 * time.Second
 )
 
 // SocketFlag adds the flag --socket to cmd and returns its value.

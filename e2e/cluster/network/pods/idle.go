@@ -76,8 +76,8 @@ func PodsIdle(ctx context.Context, s *session.Session) error {
 }
 
 // quiet compares the states of a node before and after pods were added. It returns an error if the
-// node has fewer than pods pods, has dropped packets that are not harmless, or has a new problem.
-// before may count pods of the last case, which end meanwhile.
+// node has too few pods, has dropped packets that are not harmless, or has a new problem. before
+// may count pods of the last case, which end meanwhile.
 func quiet(before, after telemetry.Status, pods int) error {
 	var errs []error
 	if after.Pods < pods {
