@@ -99,7 +99,7 @@ demo-storage: cluster-image volumetool ## an untrusted disk: what its owner can 
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab demo storage --out $(OUT)/demo-storage
 
 .PHONY: bench-lab
-bench-lab: deps build kubernetes ## measure against bare wireguard-go and the clear network, out/bench-lab/result.json (15 minutes)
+bench-lab: deps build kubernetes ## measure against bare wireguard-go and the clear network, out/bench-lab/result.json (25 minutes)
 	@$(GO) run ./e2e/cmd/kvlab bench lab --out $(OUT)/bench-lab
 
 .PHONY: bench-cluster
