@@ -78,7 +78,7 @@ func checkKey(ctx context.Context, tree, key string) error {
 }
 
 // checkPrivate returns an error if ssh-keygen cannot sign with path (ssh-keygen(1), -Y sign): its
-// private key is neither in a file nor in ssh-agent, or the file is the user's and others can read
+// private key is neither in a file nor in ssh-agent, or this user owns the file and others can read
 // it.
 func checkPrivate(ctx context.Context, tree, path string) error {
 	private, err := isPrivate(path)

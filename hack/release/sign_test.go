@@ -62,7 +62,7 @@ func TestKeyWithAPassphraseSigns(t *testing.T) {
 	checkSigned(t, o, o.key+".pub", o.key)
 }
 
-// ssh-keygen reads a private key of another user whatever its mode is, such as a mounted secret.
+// ssh-keygen reads a private key of another user regardless of its mode, such as a mounted secret.
 func TestKeyOfAnotherUserSigns(t *testing.T) {
 	nettest.NeedRoot(t)
 	o := newTree(t)

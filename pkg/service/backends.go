@@ -105,6 +105,7 @@ func (p Backends) Replace(gone, add []Backend) Backends {
 	if !packs {
 		unpacked = make([]Backend, 0, p.Len()+len(add))
 	}
+
 	from := 0
 	copyTo := func(end int) {
 		if !packs {
@@ -124,6 +125,7 @@ func (p Backends) Replace(gone, add []Backend) Backends {
 		}
 		from = end
 	}
+
 	eachEdit(gone, add, func(b Backend, adds bool) {
 		i := sort.Search(p.Len(), func(i int) bool { return CompareBackend(p.At(i), b) >= 0 })
 		copyTo(max(from, i))
