@@ -20,7 +20,7 @@ import (
 // device. PROTOCOL.u2f of OpenSSH has both formats.
 const hardwareKey, application = "sk-ssh-ed25519@openssh.com", "ssh:"
 
-// device is an agent with one hardware key. Each signature says that the key was touched.
+// device is an agent with one hardware key. Each signature has the flag of a touch.
 type device struct {
 	agent.Agent
 	key ed25519.PrivateKey

@@ -70,7 +70,7 @@ func TestStatusShowsTheViewOfOneMoment(t *testing.T) {
 	}
 }
 
-// A kernel that does not answer holds up no request without end, and no more than a few readings.
+// A request for the status ends even if the kernel does not answer. Few readings wait for it.
 func TestStatusOfASlowKernelIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := plantest.Two(t)

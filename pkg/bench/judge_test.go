@@ -169,9 +169,12 @@ func TestParseLimits(t *testing.T) {
 		"a control of no ratio":  `{"suites":[{"suite":"s","every":[{"case":"a","within":1,"control":"c"}]}]}`,
 		"a suite without name":   `{"suites":[{}]}`,
 		"more than one document": `{}{}`,
-		"a list without values":  `{"suites":[{"suite":"s","every":[{"for":{"A":[]},"case":"A","within":1}]}]}`,
-		"values without a place": `{"suites":[{"suite":"s","every":[{"for":{"A":["b"]},"case":"c","within":1}]}]}`,
-		"values without a name":  `{"suites":[{"suite":"s","every":[{"for":{"":["b"]},"case":"c","within":1}]}]}`,
+		"a list without values": `{"suites":[{"suite":"s","every":[
+{"for":{"A":[]},"case":"A","within":1}]}]}`,
+		"values without a place": `{"suites":[{"suite":"s","every":[
+{"for":{"A":["b"]},"case":"c","within":1}]}]}`,
+		"values without a name": `{"suites":[{"suite":"s","every":[
+{"for":{"":["b"]},"case":"c","within":1}]}]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := parseLimits([]byte(text)); err == nil {

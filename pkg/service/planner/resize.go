@@ -11,8 +11,8 @@ import (
 
 // Resize returns the changes to empty maps of other sizes after which they serve the same
 // frontends, and the number of frontends without room. Entry 0 always fits. A frontend fits with
-// all its slots and sources, or is left out. Sources of no frontend are left out: the next Plan adds
-// those that a service has.
+// all its slots and sources, or is left out. Sources of no frontend are left out: the next Plan
+// adds those that a service has.
 func (s MapContent) Resize(l service.Limits) (c service.Changes, without int) {
 	r := resizing{from: s, limits: l, room: buddy.New(l.BackendSlots, service.APISlots),
 		moved:   make(map[buddy.Extent]buddy.Extent),

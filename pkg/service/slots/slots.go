@@ -295,8 +295,8 @@ func (s *Slots) Release(numbers []uint32) error {
 	return errors.Join(errs...)
 }
 
-// writeChunk writes pieces of one chunk, which are sorted by where they begin, and returns the number
-// of slots.
+// writeChunk writes pieces of one chunk, sorted by their first slots, and returns the number of
+// slots.
 func (s *Slots) writeChunk(chunk *ebpf.Map, pieces []piece) (written int, err error) {
 	first, end := pieces[0].at, uint32(0)
 	for _, p := range pieces {
