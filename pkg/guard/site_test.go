@@ -284,6 +284,44 @@ func TestUnexportEndsForgottenConnections(t *testing.T) {
 	}
 }
 
+// Datagrams that nobody answers continue after their export was removed, as when veild was restarted
+// and has not read the exports yet. Without their entry in conntrack they do not.
+func TestUnansweredDatagramsAreAKnownConnection(t *testing.T) {
+	n, set := newSite(t)
+	for _, f := range siteEnds {
+		set(exported("b")...)
+		var here *net.UDPConn
+		n.pod.Run(t, func() (err error) {
+			here, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(f.pod), Port: udpPort})
+			return err
+		})
+		defer here.Close()
+		var there net.Conn
+		n.peer.Run(t, func() (err error) {
+			d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(f.site)}}
+			there, err = d.Dial("udp", here.LocalAddr().String())
+			return err
+		})
+		defer there.Close()
+		send := func() error { return errtest.Of(there.Write([]byte("kubeveil"))) }
+		receive := func() {
+			t.Helper()
+			errtest.Must(t, send())
+			errtest.Must(t, here.SetReadDeadline(time.Now().Add(patience)))
+			errtest.Must(t, errtest.Of(here.Read(make([]byte, 8))))
+		}
+
+		receive()
+		set()
+		n.closedTo(t, "a datagram from another port", func() error {
+			return udp(n.peer, f.site, f.pod, 0)
+		})
+		receive()
+		n.Run(t, nettest.ForgetConnections)
+		n.closedTo(t, "a datagram without an entry", send)
+	}
+}
+
 // connected returns both ends of a TCP connection from the site to port 7780 of the pod.
 func (n tunnelled) connected(t *testing.T, site, pod string) (there, here net.Conn) {
 	t.Helper()

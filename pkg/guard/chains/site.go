@@ -23,7 +23,8 @@ import (
 //	                                      └─ address, protocol, port not exported to this site: drop
 //
 // A SYN is judged although its connection is known, because it would open another connection from
-// the same port. When an endpoint is closed, veild deletes its known connections. Conntrack would
+// the same port. Datagrams that nobody answers are a known connection from the second one on:
+// conntrack confirmed its entry after the first one had passed all chains. When an endpoint is closed, veild deletes its known connections. Conntrack would
 // take them up again from the pod's next segment, as connections of the pod. So a pod's segment to
 // a site that is not a SYN, of an unknown connection, is answered with a reset (sites_midstream).
 //
@@ -54,6 +55,10 @@ const chainSiteReset = "reset_site"
 // Bits of the state of a packet (NF_CT_STATE_BIT in include/net/netfilter/nf_conntrack_core.h and
 // uapi/linux/netfilter/nf_conntrack_common.h).
 const ctEstablished, ctRelated = 1 << 1, 1 << 2
+
+// ctConfirmed is set in the status of a connection whose first packet passed all chains
+// (IPS_CONFIRMED in uapi/linux/netfilter/nf_conntrack_common.h).
+const ctConfirmed = 1 << 3
 
 // siteSets are the names of the sets of a site for a family: its ranges, and the endpoints that are
 // open to it.
@@ -107,7 +112,7 @@ func addSites(t *nft.Table, sites []Site, openings []cluster.Opening) {
 func siteChain(sites int) nft.Chain {
 	rules := []nft.Rule{
 		nft.All(nft.InGroup(nft.Neq, abi.TunnelGroup), nft.Return),
-		nft.All(inState(ctEstablished), nft.Proto(nft.Neq, unix.IPPROTO_TCP), nft.Return),
+		nft.All(confirmed(), nft.Proto(nft.Neq, unix.IPPROTO_TCP), nft.Return),
 		nft.All(inState(ctEstablished), opening(nft.Neq), nft.Return),
 	}
 	for _, i := range icmps {
@@ -131,6 +136,11 @@ func siteChain(sites int) nft.Chain {
 // inState matches packets in one of the states of bits.
 func inState(bits uint32) nft.Rule {
 	return nft.Bits(&expr.Ct{Key: expr.CtKeySTATE, Register: 1}, bits, nft.Neq, 0)
+}
+
+// confirmed matches packets of connections whose first packet passed all chains.
+func confirmed() nft.Rule {
+	return nft.Bits(&expr.Ct{Key: expr.CtKeySTATUS, Register: 1}, ctConfirmed, nft.Neq, 0)
 }
 
 // toOpened matches packets of the family to an address, protocol and port in a set. The key begins
