@@ -105,6 +105,7 @@ func floors(room string) (string, error) {
 
 	const width = 46
 	var b strings.Builder
+	b.WriteString("```text\n")
 	for i, l := range layers {
 		if i > 0 {
 			b.WriteString("      │\n")
@@ -129,7 +130,7 @@ func floors(room string) (string, error) {
 			b.WriteString(strings.TrimRight(text, " ") + "\n")
 		}
 	}
-	return strings.TrimRight(b.String(), "\n"), nil
+	return b.String() + "```", nil
 }
 
 // importRules returns the table rows for the import rules.

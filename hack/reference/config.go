@@ -62,7 +62,11 @@ func shown(v reflect.Value) string {
 	if v.IsZero() && v.Kind() != reflect.Bool && v.Kind() != reflect.Int {
 		return "none"
 	}
-	return fmt.Sprintf("`%v`", v.Interface())
+	text := fmt.Sprint(v.Interface())
+	if v.Kind() == reflect.Slice {
+		text = strings.ReplaceAll(text, " ", ", ")
+	}
+	return "`" + text + "`"
 }
 
 // configFlags returns the flag for each key of the configuration, from the source of package

@@ -59,24 +59,18 @@ func TestReferenceIsCurrent(t *testing.T) {
 	}
 }
 
-func TestRowsAskForEachNameOnce(t *testing.T) {
-	r := newRows(map[string]string{"mtu": "| `--mtu` | `0`", "node": "| `--node` | `vm-7`"})
+func TestRowsExplainEachNameOnce(t *testing.T) {
+	r := rows{"mtu": "| `--mtu` | `0`", "node": "| `--node` | `vm-7`"}
+	const mtu, node = "| `mtu` | `-m` | none | Bytes. |\n", "| `node` | – | host name | Name. |\n"
 
-	if got, err := r.row("mtu", "Bytes."); err != nil ||
-		got != "| `mtu` | `--mtu` | `0` | Bytes. |" {
+	const want = "| `node` | `--node` | host name | Name. |\n| `mtu` | `--mtu` | `0` | Bytes. |"
+	if got, err := r.refresh(nil, node+mtu); err != nil || got != want {
 		t.Errorf("%s, %v", got, err)
 	}
-	if err := r.complete(); err == nil || !strings.Contains(err.Error(), "node") {
-		t.Errorf("a name without a row: %v", err)
-	}
-	if got, err := r.row("node", "Name.", "host name"); err != nil ||
-		got != "| `node` | `--node` | host name | Name. |" {
-		t.Errorf("%s, %v", got, err)
-	}
-	errtest.Check(t, r.complete())
-	for _, name := range []string{"mtu", "nonsense"} {
-		if _, err := r.row(name, ""); err == nil {
-			t.Errorf("a row for %s is no error", name)
+	for name, table := range map[string]string{"node": mtu, "mtu": mtu + node + mtu,
+		"nonsense": mtu + node + "| `nonsense` | – | none | – |\n"} {
+		if _, err := r.refresh(nil, table); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s in %s: %v", name, table, err)
 		}
 	}
 }
@@ -84,7 +78,7 @@ func TestRowsAskForEachNameOnce(t *testing.T) {
 func TestPlacesAreFound(t *testing.T) {
 	for name, c := range map[string]struct{ folder, name, want string }{
 		"function":        {"hack/reference", "place", "hack/reference/place.go"},
-		"method":          {"hack/reference", "rows.row", "hack/reference/main.go"},
+		"method":          {"hack/reference", "rows.refresh", "hack/reference/main.go"},
 		"type":            {"hack/reference", "rows", "hack/reference/main.go"},
 		"constant":        {"hack/reference", "architecture", "hack/reference/main.go"},
 		"function of C":   {"bpf/lib/packet", "drop", "bpf/lib/packet/drop.h"},

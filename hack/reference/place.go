@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -11,6 +12,21 @@ import (
 	"regexp"
 	"strings"
 )
+
+// placeLink matches what place returns. Its groups are the name and the folder.
+var placeLink = regexp.MustCompile("`([\\w.]+)` in \\[([\\w/-]+)/[\\w.-]+\\]\\([^)]+\\)")
+
+// places returns text with current links to the files of names.
+func places(text string) (string, error) {
+	var errs []error
+	text = placeLink.ReplaceAllStringFunc(text, func(old string) string {
+		m := placeLink.FindStringSubmatch(old)
+		current, err := place(m[2], m[1])
+		errs = append(errs, err)
+		return current
+	})
+	return text, errors.Join(errs...)
+}
 
 // place returns the name of a function, method (Type.Method), type, constant or variable, with a
 // link to the file in the folder that declares it. It returns an error if no file declares it.
@@ -45,8 +61,7 @@ func declares(folder, name string) (string, error) {
 			return path.Join(folder, filepath.Base(f)), nil
 		}
 	}
-	return "", fmt.Errorf("%s has no %s: write in hack/reference/pages/%s.tmpl where it is now",
-		folder, name, path.Base(architecture))
+	return "", fmt.Errorf("%s has no %s: write in %s where it is now", folder, name, architecture)
 }
 
 // goDeclares reports whether a Go file declares a name at top level.
