@@ -284,7 +284,7 @@ func TestUnexportEndsForgottenConnections(t *testing.T) {
 	}
 }
 
-// Datagrams that nobody answers continue after their export was removed, as when veild was restarted
+// Unanswered datagrams continue after their export was removed, as when veild was restarted
 // and has not read the exports yet. Without their entry in conntrack they do not.
 func TestUnansweredDatagramsAreAKnownConnection(t *testing.T) {
 	n, set := newSite(t)

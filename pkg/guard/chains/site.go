@@ -23,10 +23,11 @@ import (
 //	                                      └─ address, protocol, port not exported to this site: drop
 //
 // A SYN is judged although its connection is known, because it would open another connection from
-// the same port. Datagrams that nobody answers are a known connection from the second one on:
-// conntrack confirmed its entry after the first one had passed all chains. When an endpoint is closed, veild deletes its known connections. Conntrack would
-// take them up again from the pod's next segment, as connections of the pod. So a pod's segment to
-// a site that is not a SYN, of an unknown connection, is answered with a reset (sites_midstream).
+// the same port. Unanswered datagrams are a known connection from the second one on: conntrack
+// confirmed its entry after the first one had passed all chains. When an endpoint is closed, veild
+// deletes its known connections. Conntrack would take them up again from the pod's next segment, as
+// connections of the pod. So a pod's segment to a site that is not a SYN, of an unknown connection,
+// is answered with a reset (sites_midstream).
 //
 // The source decides the site, because a tunnel has the addresses of its peer alone. The chain is
 // before the NAT of other programs, so a site reaches no address of a service. The programs at
