@@ -95,6 +95,29 @@ func TestTwoClustersTalkNodeToNode(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
+// A cluster with as many sites as it may have is one of nine clusters that are sites of each other.
+// Pods of all of them talk encrypted.
+func TestMostSitesTalkNodeToNode(t *testing.T) {
+	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true, Sites: true,
+		Nodes: cluster.MaxSites + 1})
+	pods := nodetest.EchoPods(ctx, t, l)
+	for i, p := range pods {
+		for _, other := range pods[i+1:] {
+			nodetest.Meet(ctx, t, p, other)
+		}
+		if i > 0 {
+			talk(ctx, t, pods[0], p)
+		}
+		s := nodetest.NodeStatus(ctx, t, p.Node)
+		if len(s.Sites) != cluster.MaxSites || len(s.Peers) != cluster.MaxSites ||
+			len(s.Refused) > 0 {
+			t.Errorf("%s: sites %+v, peers %+v, refused %+v", p.Node.Name, s.Sites, s.Peers,
+				s.Refused)
+		}
+	}
+	nodetest.NoLeaks(t, l)
+}
+
 var siteNodes = schema.GroupVersionResource{Group: object.VeilNodeGroup,
 	Version: object.VeilNodeVersion, Resource: object.SiteNodeResource}
 

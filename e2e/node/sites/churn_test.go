@@ -7,9 +7,11 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/site/mirror"
@@ -38,10 +41,29 @@ type churn struct {
 	nodes    map[int]bool
 }
 
+// churnEnv names the environment variable with the time for which b changes each second, as 1h.
+// Without it, b changes 300 times as fast as it can.
+const churnEnv = "KUBEVEIL_LAB_CHURN"
+
+// churnTime returns the value of churnEnv, or 0.
+func churnTime(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv(churnEnv)
+	if text == "" {
+		return 0
+	}
+	long, err := time.ParseDuration(text)
+	errtest.Must(t, err)
+	return long
+}
+
 // While the API server of b is away from a, services, exports, endpoints and nodes of b change and
 // are deleted. After its return, a has what b exports, and the same objects as after a fresh start.
 func TestChurnWhileTheOtherAPIServerIsAway(t *testing.T) {
-	ctx, p := newPair(t)
+	long := churnTime(t)
+	t.Parallel()
+	ctx, la := nodetest.LongLab(t, lab.Options{Nodes: -1}, 10*time.Minute+long)
+	p := pairWith(ctx, t, la)
 	p.introduce(ctx, t)
 	p.a.start(ctx)
 	p.b.start(ctx)
@@ -63,17 +85,24 @@ func TestChurnWhileTheOtherAPIServerIsAway(t *testing.T) {
 		return nil
 	})
 	kept := p.a.mirrored(ctx, t)
-	for range 300 {
+	pace := time.NewTicker(time.Second)
+	defer pace.Stop()
+	for n, begin := 1, time.Now(); n <= 300 || time.Since(begin) < long; n++ {
 		c.change(ctx, t)
+		if n%300 == 0 {
+			p.a.unchanged(ctx, t, kept)
+			t.Logf("%d changes in %.0f s", n, time.Since(begin).Seconds())
+		}
+		if long > 0 {
+			<-pace.C
+		}
 	}
 	for name := range maps.Clone(c.exports) {
 		if c.rand.IntN(2) == 0 {
 			c.toggleExport(ctx, t, name)
 		}
 	}
-	if now := p.a.mirrored(ctx, t); !maps.Equal(now, kept) {
-		t.Errorf("objects changed while the API server was away: %v, had %v", now, kept)
-	}
+	p.a.unchanged(ctx, t, kept)
 
 	p.b.gate.Set(false)
 	p.follows(ctx, t, c)
@@ -88,6 +117,14 @@ func TestChurnWhileTheOtherAPIServerIsAway(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// unchanged checks that s has the same objects as before its site was away.
+func (s *side) unchanged(ctx context.Context, t *testing.T, before map[string]string) {
+	t.Helper()
+	if now := s.mirrored(ctx, t); !maps.Equal(now, before) {
+		t.Errorf("objects changed while the API server was away: %v, had %v", now, before)
+	}
 }
 
 // change changes something at random.

@@ -116,11 +116,13 @@ func (s *side) invite(ctx context.Context, t *testing.T, other *side) {
 	other.trust(ctx, t, s, "reader", namespace, s.Control.Config.CAData)
 }
 
-// token returns a token of a service account.
+// token returns a token of a service account. It lasts longer than any test, and ends within a week.
 func (s *side) token(ctx context.Context, t *testing.T, namespace, account string) string {
 	t.Helper()
+	day := int64(24 * time.Hour / time.Second)
 	r, err := s.Control.Client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account,
-		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			ExpirationSeconds: &day}}, metav1.CreateOptions{})
 	errtest.Must(t, err)
 	return r.Status.Token
 }

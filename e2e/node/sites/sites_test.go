@@ -32,6 +32,12 @@ type pair struct{ a, b *side }
 func newPair(t *testing.T) (context.Context, pair) {
 	t.Helper()
 	ctx, la := nodetest.NewLab(t, lab.Options{Nodes: -1})
+	return ctx, pairWith(ctx, t, la)
+}
+
+// pairWith makes a pair of which a lab is the first cluster.
+func pairWith(ctx context.Context, t *testing.T, la *lab.Lab) pair {
+	t.Helper()
 	lb, err := lab.New(ctx, lab.Options{Nodes: -1, Log: slog.New(slog.NewTextHandler(t.Output(),
 		nil))})
 	errtest.Must(t, err)
@@ -40,7 +46,7 @@ func newPair(t *testing.T) (context.Context, pair) {
 			t.Error(err)
 		}
 	})
-	return ctx, pair{newSide(ctx, t, la, "a", "10.244.0.0/16", "192.0.2.0/24"),
+	return pair{newSide(ctx, t, la, "a", "10.244.0.0/16", "192.0.2.0/24"),
 		newSide(ctx, t, lb, "b", "10.245.0.0/16", "198.51.100.0/24")}
 }
 
