@@ -89,7 +89,16 @@ var style string
 var Style = template.CSS(style)
 
 var tmpl = template.Must(template.New("report").Funcs(template.FuncMap{
-	"style": func() template.CSS { return Style }}).Parse(page))
+	"column": Column, "style": func() template.CSS { return Style }}).Parse(page))
+
+// Column returns the name of a column, or "" for a cell beyond the last column. On phones, the page
+// shows it before the cell.
+func Column(head []string, column int) string {
+	if column >= len(head) {
+		return ""
+	}
+	return head[column]
+}
 
 // HTML writes the page.
 func (r *Report) HTML(w io.Writer) error {

@@ -122,7 +122,7 @@ func TestHTML(t *testing.T) {
 		"how much is not shown":  "more bytes",
 		"a case without a base":  "61.0 MiB",
 		"the banner":             `class="banner">Emulated &lt;machines&gt;<`,
-		"a table":                "<td>Azure | DC4as_v5</td><td>−10 %</td>",
+		"a table":                `<td>Azure | DC4as_v5</td><td title="TCP">−10 %</td>`,
 		"ratios by their base":   "<h3>Ours / bare wireguard-go</h3>",
 		"the end":                "2026-01-02 03:14:15 UTC",
 		"the command":            "kvlab demo",
@@ -141,7 +141,9 @@ func TestHTML(t *testing.T) {
 		t.Error("the page does not show the missed gate first")
 	}
 
-	for _, bad := range []string{"<script", "http://", "https://", "@import", "url(", "ZgotmplZ"} {
+	// On phones, a table without the class stack hides its last columns.
+	for _, bad := range []string{"<script", "http://", "https://", "@import", "url(", "ZgotmplZ",
+		"<table>"} {
 		if strings.Contains(got, bad) {
 			t.Errorf("the page has %q", bad)
 		}

@@ -17,20 +17,12 @@ const shownSamples = 20
 var page string
 
 var tmpl = template.Must(template.New("audit").Funcs(template.FuncMap{
-	"style": func() template.CSS { return report.Style },
-	"tone":  tone,
-	"at":    at,
-	"shown": func(s []json.RawMessage) []json.RawMessage { return s[:min(len(s), shownSamples)] },
-	"text":  func(one json.RawMessage) string { return string(one) },
+	"column": report.Column,
+	"style":  func() template.CSS { return report.Style },
+	"tone":   tone,
+	"shown":  func(s []json.RawMessage) []json.RawMessage { return s[:min(len(s), shownSamples)] },
+	"text":   func(one json.RawMessage) string { return string(one) },
 }).Parse(page))
-
-// at returns the name of a column, or "" for a cell beyond the last column.
-func at(head []string, column int) string {
-	if column >= len(head) {
-		return ""
-	}
-	return head[column]
-}
 
 // tone returns the CSS class of a verdict.
 func tone(v Verdict) string {
