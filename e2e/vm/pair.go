@@ -120,9 +120,12 @@ func (c *Cluster) SiteCommand(other *Cluster, args ...string) ([]string, error) 
 		c.host.WriteFile(otherConfig, text)
 }
 
-// link lets c read the exports of other.
+// link lets c read the exports of other. It names the machines, because veilctl might choose the
+// node of the control plane, which runs no kubelet, while a machine still has the taint of a node
+// that is not Ready.
 func (c *Cluster) link(ctx context.Context, other *Cluster) error {
-	line, err := c.SiteCommand(other, "link", "--timeout="+readyPatience.String())
+	line, err := c.SiteCommand(other, "link", "--timeout="+readyPatience.String(),
+		"--nodes="+c.Machines[0].Name+","+other.Machines[0].Name)
 	if err != nil {
 		return err
 	}
