@@ -9,13 +9,13 @@ type base struct {
 	parts []part
 }
 
-// part is a component of a base: what the chart has if a value asks for it.
+// part is a component of a base, which a value of the chart can switch on.
 type part struct {
 	// component is its folder below manifests/components.
 	component string
 	// when is the condition of its objects and edits. An empty condition means always.
 	when string
-	// values are actions of templates by the text of the component for which they stand.
+	// values holds template actions, keyed by the text of the component that they replace.
 	values map[string]string
 }
 
@@ -47,13 +47,13 @@ var bases = []base{{
 	},
 }}
 
-// imageValues are actions of templates by the image for which they stand.
+// imageValues holds template actions, keyed by the image that they replace.
 var imageValues = map[string]string{
 	"localhost/kubeveil:dev":     `{{ include "kubeveil.image" .Values.image }}`,
 	"localhost/kubeveil-csi:dev": `{{ include "kubeveil.image" .Values.volumes.image }}`,
 }
 
-// example is a line of veild's configuration in the ConfigMap for which values of the chart stand.
+// example is a line of veild's configuration in the ConfigMap that values of the chart replace.
 type example struct {
 	// begin is how the line begins, after white space.
 	begin string
@@ -69,7 +69,7 @@ var examples = []example{
 		"serviceRanges: {{ toJson .Values.serviceRanges }}"}},
 	{"# nodeRanges: ", ".Values.nodeRanges", []string{
 		"nodeRanges: {{ toJson .Values.nodeRanges }}"}},
-	// An empty list closes the rest of nodeRanges.
+	// An empty list is a setting too: with it, all of nodeRanges is closed to pods.
 	{"# outside: ", `kindIs "slice" .Values.outside`, []string{
 		"outside: {{ toJson .Values.outside }}"}},
 	{"# services: ", "or .Values.apiServers .Values.config.services", []string{

@@ -17,8 +17,7 @@
 //     further request.
 //   - Rounds, each of which begins with a list, begin at least Pause apart.
 //   - If a connection breaks and the server answers, no list is needed. The watch continues at
-//     once. A watch that breaks repeatedly continues half of Pause to Pause after it last
-//     continued.
+//     once. If a watch breaks repeatedly, it continues at intervals of at least half of Pause.
 //
 // docs/design/0021-restored-etcd.md has the reasons. Start reading at Reflector.Run.
 package reflector

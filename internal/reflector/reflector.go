@@ -53,12 +53,13 @@ type Reflector struct {
 	// nil, the watch continues.
 	Relist func() bool
 	// Client is the client of List and Watch. Package cache checks by its methods whether it
-	// supports streaming lists. If it is nil, it does.
+	// supports streaming lists. A nil Client means that streaming lists are supported.
 	Client any
 	// Backoff is the pause after a failed request. Nil means 0.5 to 1 s at first, up to 3 to 6 s.
 	Backoff *wait.Backoff
 	// Pause is the shortest time between the beginnings of two rounds. 0 means 5 s. A broken watch
-	// continues at once. If it breaks again soon, it continues half of Pause to Pause later.
+	// continues at once. If it breaks again soon, it continues after a random time between half
+	// of Pause and Pause.
 	Pause time.Duration
 
 	mu sync.Mutex
@@ -75,7 +76,7 @@ func (e *WentBackError) Error() string {
 		"restore of etcd; all objects are read again", e.Known, e.Head)
 }
 
-// errAgain is the error of a request that ends the round instead.
+// errAgain is the error of a request that is not sent, because it ends the round.
 var errAgain = errors.New("the known objects may differ from etcd; all objects are read again")
 
 // Run keeps store equal to the API server's list until ctx ends. While the server does not answer,
@@ -202,8 +203,8 @@ func (d *round) watch(ctx context.Context, o metav1.ListOptions) (watch.Interfac
 	return w, err
 }
 
-// space delays a watch that broke repeatedly. It waits until half of Pause to Pause after the watch
-// last continued.
+// space delays a watch that broke repeatedly. It waits for a random time between half of Pause and
+// Pause, which begins when the watch last continued.
 func (d *round) space(ctx context.Context) error {
 	half := d.pause() / 2
 	due := time.NewTimer(time.Until(d.resumed.Add(half + rand.N(max(half, 1)))))

@@ -141,8 +141,8 @@ func parseLimits(b []byte) (*allLimits, error) {
 	return &a, nil
 }
 
-// expand returns the gates for which gates stand; see limit.For. A name without values, or that the
-// gate does not have, is an error.
+// expand replaces each gate that has For by one gate per combination of values; see limit.For. A
+// name without values, or that the gate does not have, is an error.
 func expand(gates []limit) ([]limit, error) {
 	var out []limit
 	for _, g := range gates {

@@ -34,8 +34,8 @@ type ring struct {
 	cookies int
 }
 
-// put appends a copy of a message. It returns false if the ring is full, or has maxCookies cookies
-// and the message is another.
+// put appends a copy of a message. It returns false if the ring is full, or if the message is a
+// cookie and the ring already has maxCookies.
 func (r *ring) put(b []byte, from *sock.Endpoint, now time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,7 +115,7 @@ func (d *Device) post(p *peer, e event) {
 	d.wakeControl()
 }
 
-// takePending empties pending and returns its peers in the memory of into.
+// takePending empties pending and returns its peers. It reuses the memory of into.
 func (d *Device) takePending(into []*peer) []*peer {
 	d.pending.mu.Lock()
 	defer d.pending.mu.Unlock()

@@ -60,7 +60,7 @@ func (t *turns) await(batch uint64) {
 	t.mu.Unlock()
 }
 
-// done records that the batch whose turn it is was delivered.
+// done records that the caller delivered its batch, after await.
 func (t *turns) done() {
 	t.mu.Lock()
 	t.through++

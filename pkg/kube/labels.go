@@ -15,8 +15,8 @@ func sameLabels(a, b map[string]string) bool {
 // nodeLabels holds the labels of Nodes that were passed on, by name.
 type nodeLabels map[string]map[string]string
 
-// update makes passed what the store of Nodes holds, and returns the labels that differ and the
-// names that are gone. It reads the Nodes in t only.
+// update copies the labels in the store of Nodes to passed. It returns the labels that differ and
+// the names that are gone. It reads the Nodes in t only.
 func (passed nodeLabels) update(nodes *store[nodeEntry], t touched) (changed nodeLabels,
 	gone []string) {
 	names := t.names

@@ -33,7 +33,7 @@ type changeOfNodes struct {
 	lost int
 }
 
-// update makes l what the stores hold. synced is State.Synced.
+// update reads the changes of the stores into l. synced is State.Synced.
 func (l *listing) update(c *Client, nodes, veilNodes touched, synced bool) changeOfNodes {
 	if nodes.all || veilNodes.all || synced != l.synced || l.problems == nil {
 		l.synced = synced
@@ -109,7 +109,7 @@ func (l *listing) read(c *Client, name string) (n cluster.Node, has bool) {
 	return n, true
 }
 
-// note passes on the problems of l and more, if they are not the last ones.
+// note passes the problems in l and in more to the server, if they changed since the last call.
 func (l *listing) note(c *Client, more map[string]string) {
 	if len(l.problems)+len(more) == 0 && len(l.noted) == 0 {
 		return

@@ -102,7 +102,7 @@ var errTooLong = fmt.Errorf("the output is longer than %d MiB", outputLimit>>20)
 // veilctl is the path of the program in veild's image.
 const veilctl = "/usr/local/bin/veilctl"
 
-// ExecVeilctl runs veilctl in a pod of veild and returns its standard output, also beside an error.
+// ExecVeilctl runs veilctl in a pod of veild and returns its standard output, even with an error.
 // The error ends with what veilctl wrote to standard error. If it exited with a status other than
 // 0, errors.As finds a *CommandError. ExecVeilctl returns when ctx ends; veilctl may still run.
 func (c *Cluster) ExecVeilctl(ctx context.Context, pod string, args ...string) ([]byte, error) {

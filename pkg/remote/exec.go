@@ -20,7 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/toolresult"
 )
 
-// Exec runs a command in the pod until it ends and returns its standard output, also beside an
+// Exec runs a command in the pod until it ends and returns its standard output, even with an
 // error. The error ends with what the command wrote to standard error. If the command exited with a
 // status other than 0, errors.As finds a k8s.io/client-go/util/exec.CodeExitError. Exec returns
 // when ctx ends; the command may still run until the pod ends.

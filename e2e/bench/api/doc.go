@@ -1,5 +1,6 @@
-// Package api measures what a request to the API servers costs: by entry 0 of the service table,
-// beside the direct way, TCP proxies, and a proxy that re-encrypts.
+// Package api measures what a request to the API servers costs through entry 0 of the service
+// table, which is the service kubernetes. It compares this path with the direct path, with TCP
+// proxies, and with a proxy that re-encrypts.
 //
 // # The test bed
 //
@@ -11,7 +12,7 @@
 //	198.18.1.2
 //
 // The node called ours has everything that veild installs on a node except tunnels, and a service
-// table with entry 0, whose backends are the three servers. Programs at sockets are attached to a
+// table with entry 0, whose backends are the three servers. Socket programs are attached to a
 // cgroup that contains the clients. The plain node has nothing of Kubeveil. Each server, client and
 // proxy is a process of its own.
 //
@@ -37,7 +38,7 @@
 //	hang      A server's handlers hang, but the server answers pings. Its audit log is a
 //	          pipe that no process reads. Judged: when the last new connection reached it.
 //	well      A server is not ready (without etcd), slow, or alternates between ready and not
-//	          ready. Judged: the number of closed connections, all of which still work.
+//	          ready. Judged: how many connections are closed although they still work.
 //	probers   10,000 nodes probe a server. Reported: its CPU and the latency of GETs.
 //	restart   Both servers restart, with --goaway-chance. Judged: how connections are spread
 //	          over the servers after ten minutes.

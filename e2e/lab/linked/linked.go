@@ -28,8 +28,8 @@ type Cluster struct {
 	Site *lab.Process
 }
 
-// Settings returns settings of veild in the cluster of a part of the addresses, for which the
-// cluster of the other part is a site that imports into these namespaces.
+// Settings returns settings of veild in a cluster with the addresses own. The linked cluster has
+// the addresses other and is the site called name. Its services are imported into namespaces.
 func Settings(own, other addressplan.Part, name string, namespaces ...string) map[string]any {
 	return map[string]any{"clusterRanges": own.Pods, "nodeRanges": own.Nodes,
 		"sites": []cluster.Site{{Name: name, PodRanges: other.Pods, NodeRanges: other.Nodes,
@@ -37,7 +37,7 @@ func Settings(own, other addressplan.Part, name string, namespaces ...string) ma
 }
 
 // Link links two clusters whose settings have each other as a site, by veilctl, and starts a
-// veil-site on the first node of each. Both have the component for sites.
+// veil-site on the first node of each. Both must have the component for sites.
 func Link(ctx context.Context, clusters [2]*Cluster) error {
 	var admins [2]string
 	for i, c := range clusters {

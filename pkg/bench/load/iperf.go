@@ -101,7 +101,7 @@ type Flow struct {
 	// Duration is the time of sending, in whole seconds.
 	Duration time.Duration
 	// Run, if not nil, runs the iperf3 client in another place than From. It returns the output
-	// also beside an error.
+	// even with an error.
 	Run func(ctx context.Context, args ...string) ([]byte, error)
 	// Busy, if not nil, returns the CPU time that counts. Nil means the CPU time of this machine.
 	Busy func(ctx context.Context) (time.Duration, error)

@@ -28,7 +28,7 @@ type Options struct {
 	// schedulable.
 	Nodes []string
 	// MTUs are the MTUs of the underlay to measure at, in this order. SetMTU sets one on both
-	// nodes. If both are empty, the suite measures at the present MTU.
+	// nodes. If one of them is missing, the suite measures at the present MTU.
 	MTUs   []int
 	SetMTU func(ctx context.Context, mtu int) error
 	// Cap limits the link between the nodes, both ways, to a rate in Mbit/s; 0 removes the limit.

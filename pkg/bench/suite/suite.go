@@ -104,10 +104,10 @@ func (s Suite[R]) Check(c Choice) error {
 
 // Run measures the chosen parts, judges the result by gates.json and returns the report. A part
 // that fails becomes a missed gate with the reason; the other parts are still measured. begin
-// returns the subject that the parts receive. It must return a subject also beside an error; Run
+// returns the subject that the parts receive. It must return a subject even with an error; Run
 // then closes the subject and measures no part.
 //
-// Run returns a report whenever it called begin, also beside an error of begin, Close, ctx or the
+// Run returns a report whenever it called begin, even with an error of begin, Close, ctx or the
 // limit. A missed gate is not an error. If the suite measures elsewhere, Run returns no report
 // beside an error of begin, and it returns the errors of parts.
 func (s Suite[R]) Run(ctx context.Context, c Choice,

@@ -46,7 +46,7 @@ func (s *Server) Problems() []string {
 	return out
 }
 
-// Report sets the problem of the subject what to the text of err. A nil err clears it.
+// Report notes the text of err as the problem of a subject. A nil err clears the problem.
 func (s *Server) Report(what string, err error) {
 	if errors.Is(err, context.Canceled) {
 		return // Run ends
@@ -58,9 +58,9 @@ func (s *Server) Report(what string, err error) {
 	s.Note(what, text)
 }
 
-// Note sets the problem of the subject what; an empty text clears it. It logs when a problem
-// begins, changes or ends. It ignores changes in the brackets at the end of the text, which hold
-// the server's words.
+// Note sets the problem of a subject; an empty text clears it. It logs when a problem begins,
+// changes or ends. It ignores changes in the brackets at the end of the text, which hold the
+// server's words.
 func (s *Server) Note(what, text string) {
 	s.mu.Lock()
 	old, had := s.problems[what]
@@ -86,7 +86,8 @@ func sentence(text string) string {
 	return before
 }
 
-// NoteAll replaces the problems of all subjects that begin with one of prefixes by found.
+// NoteAll replaces the problems of all subjects that begin with one of prefixes. found holds the
+// new problems, keyed by subject.
 func (s *Server) NoteAll(prefixes []string, found map[string]string) {
 	s.mu.Lock()
 	gone := slices.DeleteFunc(slices.Collect(maps.Keys(s.problems)), func(what string) bool {

@@ -22,7 +22,7 @@ const MaxBoxes = 1 << 16
 
 // DisjointBoxes returns sorted boxes that match the same packets as boxes and do not overlap,
 // because the kernel refuses a set in which two elements overlap. All boxes must be of one address
-// family. DisjointBoxes sweeps along ports or along addresses, whichever cuts fewer boxes. ok is
+// family. DisjointBoxes sweeps along ports or along addresses, whichever makes fewer pieces. ok is
 // false if both ways need more than MaxBoxes.
 func DisjointBoxes(boxes []Box) (out []Box, ok bool) {
 	byPorts, byPeers := cuts(boxes, portSpan), cuts(boxes, peerSpan)
@@ -171,7 +171,7 @@ func sweepBoxes(boxes []Box, span func(Box) (first, end place),
 	return out
 }
 
-// joinPeers returns the peers of pieces with the ports from first to before end.
+// joinPeers returns the peers of pieces with the ports from first to end, without end.
 func joinPeers(pieces []Box, first, end place) (out []Box) {
 	slices.SortFunc(pieces, func(a, b Box) int { return a.Peers.First.Compare(b.Peers.First) })
 	ports := policy.Interval{Proto: first.proto(), First: uint16(first.port()),
@@ -189,7 +189,7 @@ func joinPeers(pieces []Box, first, end place) (out []Box) {
 	return out
 }
 
-// joinPorts returns the ports of pieces with the peers from first to before end.
+// joinPorts returns the ports of pieces with the peers from first to end, without end.
 func joinPorts(pieces []Box, first, end place) (out []Box) {
 	slices.SortFunc(pieces, func(a, b Box) int { return a.Ports.Compare(b.Ports) })
 	is4 := pieces[0].Peers.First.Is4()

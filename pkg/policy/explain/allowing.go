@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
 
-// maxAllowing is about the most rules that Allowing returns, because a tenant may write thousands
-// that allow the same flow.
+// maxAllowing is the number of rules after which Allowing examines no further policy. A tenant may
+// write thousands that allow the same flow.
 const maxAllowing = 64
 
 // Allowing returns the rules of policies that allow a flow in a direction of its pod, by the sets

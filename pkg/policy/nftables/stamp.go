@@ -12,15 +12,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables/message"
 )
 
-// The table that judges marks each packet with a stamp (abi.PolicyMark). A second table drops the
-// packets of pods that have none (chains.StampChains). If the second table must be written, it is
+// The table of policies marks each packet with a stamp (abi.PolicyMark). A second table drops
+// packets of pods without a stamp (chains.StampChains). If the second table must be written, it is
 // written in one transaction with the changes of the first.
 
 var stampTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTStampTable}
 
-// stampState is the content of the second table in the kernel. It is zero if there is no table, or
-// if the table is dormant or lacks its counter.
+// stampState is the content of the second table in the kernel.
 type stampState struct {
+	// chains is nil if there is no table, or if the table is dormant or lacks its counter.
 	chains  map[string]chains.Summary
 	dropped uint64
 }

@@ -14,25 +14,26 @@ const (
 	MaxRows = 4096
 	// MaxPeers bounds the rows of one subject in one direction.
 	MaxPeers = 128
-	// maxBytes is about the most bytes of one Seen. Labels repeat in each row, and a pod may have
-	// 16 KiB of them.
+	// maxBytes bounds the approximate size of one Seen. Labels repeat in each row, and a pod may
+	// have 16 KiB of them.
 	maxBytes = 8 << 20
 )
 
-// Pods are pods of one namespace that have the same labels, without labels that differ from pod to
-// pod of a workload.
+// Pods are the pods of one namespace that have the same labels. Labels that differ between the pods
+// of one workload do not count.
 type Pods struct {
 	Namespace string            `json:"namespace"`
 	Labels    map[string]string `json:"labels,omitempty"`
 	// Example is the name of one of them.
 	Example string `json:"example"`
-	// Others counts pods of the namespace that the labels select too, and Other is the name of one.
+	// Others counts other pods of the namespace that these labels select. Other is the name of
+	// one of them.
 	Others int    `json:"others,omitempty"`
 	Other  string `json:"other,omitempty"`
 }
 
-// volatile are keys, or the beginnings of keys that end in "/", of labels that the controllers of
-// workloads write and that differ between their pods or revisions.
+// volatile holds keys of labels that controllers of workloads write, and that differ between pods
+// or revisions. An entry that ends in "/" is a prefix of keys.
 var volatile = []string{"pod-template-hash", "controller-revision-hash", "pod-template-generation",
 	"controller-uid", "job-name", "apps.kubernetes.io/", "batch.kubernetes.io/",
 	"statefulset.kubernetes.io/"}
@@ -70,7 +71,7 @@ func (p Pods) size() int {
 type Peer struct {
 	Pods *Pods  `json:"pods,omitempty"`
 	Addr string `json:"addr,omitempty"`
-	// Node is the node that has the address; "" if none does.
+	// Node is the node that has the address. It is empty if no node has it.
 	Node string `json:"node,omitempty"`
 	// Unknown reports whether the address belongs to a pod and it is not known to which.
 	Unknown bool `json:"unknown,omitempty"`

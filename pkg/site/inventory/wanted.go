@@ -23,14 +23,15 @@ type wanted struct {
 	wake chan struct{} // holds a token if a service may be unread
 
 	mu sync.Mutex
-	// begun reports whether lists may have begun. Before that, they will have all wanted objects.
+	// begun reports whether lists may have begun. A list has all objects of services that became
+	// wanted before it began.
 	begun bool
 	// last is the number of the newest entry of since, which numbers services in the order in which
 	// they became wanted.
 	last  uint64
 	since map[record.Key]uint64
-	// unread holds the services whose objects must be read, because a list may lack them, and the
-	// number of the request to do so. asked is the last number.
+	// unread holds the services whose objects must be read, because a list may lack them. The value
+	// is the number of the request. asked is the number of the last request.
 	unread map[record.Key]uint64
 	asked  uint64
 }
@@ -126,8 +127,8 @@ func (w *wanted) newer(k record.Key, mark uint64) bool {
 	return true
 }
 
-// done records that the objects of a service were read, which a request of this number asked for. A
-// later request stays.
+// done records that the objects of a service were read for the request with this number. A later
+// request stays.
 func (w *wanted) done(k record.Key, number uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,8 +145,8 @@ func (w *wanted) unreadNow() map[record.Key]uint64 {
 	return maps.Clone(w.unread)
 }
 
-// derivedName matches the names that mirror.DerivedName returns, and those of EndpointSlices of
-// imports. An object of another program with such a name is shown.
+// derivedName matches the names that mirror.DerivedName returns, and the names of EndpointSlices of
+// imports. An object of another program with such a name is kept, without its content.
 var derivedName = regexp.MustCompile(`^mcs-[0-9a-f]{20}(-|$)`)
 
 // wantsService reports whether a Service is kept, and whether its content is.

@@ -33,8 +33,8 @@ type apiFrame struct {
 // maxEdit is the size in bytes of the largest event that may be an edit.
 const maxEdit = 64 << 10
 
-// watchAPI begins a watch of the objects at a path of the API server that receives only new events.
-// The caller closes it.
+// watchAPI begins a watch of the objects at a path of the API server. The watch receives only new
+// events. The caller closes it.
 func watchAPI(ctx context.Context, cfg *rest.Config, path string) (*apiWatch, error) {
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {

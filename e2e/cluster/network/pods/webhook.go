@@ -93,7 +93,7 @@ func hookObject(namespace string, ca []byte) *admissionv1.ValidatingWebhookConfi
 }
 
 // serveWebhook starts a pod with veil-tools webhook-serve, and its service of the same name. It
-// returns the certificate, which is its own authority.
+// returns the PEM of the certificate and its CA.
 func serveWebhook(ctx context.Context, n *remote.Namespace, name string) (*remote.Pod, []byte,
 	error) {
 	ca, key, err := cert.GenerateSelfSignedCertKey(name+"."+n.Name+".svc", nil, nil)

@@ -57,7 +57,7 @@ func (d *counts) add(by Denier) {
 	}
 }
 
-// retain forgets the rules of all policies except these, and returns the counts of the others.
+// retain keeps only the rules of these policies, and returns their counts.
 func (d *counts) retain(policies map[string]bool) (kept map[policy.RuleName]uint64,
 	leftOut uint64) {
 	d.mu.Lock()

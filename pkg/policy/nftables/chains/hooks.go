@@ -6,15 +6,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// AtHook is a chain of the table that the kernel calls.
+// AtHook is a base chain of the table.
 type AtHook struct {
 	Name     string
 	Hook     nftables.ChainHook
 	Priority nftables.ChainPriority
 }
 
-// AtHooks returns the chains that a packet passes, in this order: input where it goes to this
-// node, otherwise postrouting.
+// AtHooks returns the base chains that a packet passes, in order. toNode reports whether the packet
+// goes to this node. If so, it passes input, otherwise postrouting.
 func AtHooks(toNode bool) []AtHook {
 	if toNode {
 		return []AtHook{{hostErrors, *nftables.ChainHookInput, priorityErrors},

@@ -16,7 +16,7 @@ import (
 // Bounds of the parts of a report that depend on answers of nodes.
 const (
 	// maxRows bounds the rows of a section, and maxText the bytes of their cells; the worst rows
-	// are kept. MaxCell bounds the bytes of a cell.
+	// are kept. MaxCell bounds the bytes of a cell before Clean marks what it cut or replaced.
 	maxRows = 2000
 	maxText = 512 << 10
 	MaxCell = 600
@@ -125,8 +125,8 @@ func (s *Section) AddSamples(samples []json.RawMessage) {
 	s.MoreSamples += len(samples) - room
 }
 
-// Finish sorts rows by verdict, bounds and cleans all texts, and sets the verdicts and Unseen. It
-// has no side effects outside r.
+// Finish sorts rows by verdict. It bounds and cleans the texts that come from the cluster, and sets
+// the verdicts and Unseen. It has no side effects outside r.
 func (r *Result) Finish(secrets *redact.Redactor) {
 	known := map[string]string{} // a reason often repeats
 	text := func(t string) string {
@@ -246,8 +246,9 @@ func cleanValue(v any) any {
 	return v
 }
 
-// Clean returns at most MaxCell bytes of text. It replaces control and format characters, such as
-// those that change the direction of writing, because they could change how other text looks.
+// Clean returns at most the first MaxCell bytes of text, and an ellipsis if it cut text. It
+// replaces control and format characters, such as those that change the direction of writing,
+// because they could change how other text looks.
 func Clean(text string) string {
 	text = strings.ToValidUTF8(text, string(unicode.ReplacementChar))
 	if len(text) > MaxCell {
