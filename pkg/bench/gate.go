@@ -19,15 +19,18 @@ func AtMost(name string, c *Case, limit float64) Gate {
 // evenMargin is the distance from 1 in the place of a limit's own, for a limit of 1.
 const evenMargin = 0.03
 
-// unlessNoisy returns g, not judged if the control's ratio was at least as far from 1 in any round
-// as the limit is. The control compares one side with itself, so noise alone could then miss the
-// gate. If the control was not measured, the gate is missed.
-func unlessNoisy(g Gate, control *Case, limit float64) Gate {
-	if control == nil || control.Ratio == nil {
-		g.OK, g.Got = false, "the control was not measured"
-		return g
+// unlessNoisy returns g, not judged if the ratio of a control was at least as far from 1 in any
+// round as the limit is. A control compares one side with itself, so noise alone could then miss
+// the gate. If a control was not measured, the gate is missed.
+func unlessNoisy(g Gate, limit float64, controls ...*Case) Gate {
+	var spread float64
+	for _, c := range controls {
+		if c == nil || c.Ratio == nil {
+			g.OK, g.Got = false, "the control was not measured"
+			return g
+		}
+		spread = max(spread, c.Ratio.Max-1, 1-c.Ratio.Min)
 	}
-	spread := max(control.Ratio.Max-1, 1-control.Ratio.Min)
 	margin := math.Abs(limit - 1)
 	if limit == 1 {
 		margin = evenMargin

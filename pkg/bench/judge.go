@@ -176,7 +176,11 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 		limit, gate = *g.AtLeast, AtLeast(name, c, *g.AtLeast)
 	}
 	if g.Control != "" && c != nil && c.Ratio != nil {
-		gate = unlessNoisy(gate, r.Find(g.Control, mtu), limit)
+		controls := []*Case{r.Find(g.Control, mtu)}
+		if g.OurControl != "" {
+			controls = append(controls, r.Find(g.OurControl, mtu))
+		}
+		gate = unlessNoisy(gate, limit, controls...)
 	}
 	if g.OrControl != "" {
 		gate = orControl(gate, c, r.Find(g.OrControl, mtu))

@@ -159,16 +159,17 @@ func TestParseLimits(t *testing.T) {
 	}
 
 	for name, text := range map[string]string{
-		"two limits":             `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":1,"atMost":2}]}]}`,
-		"no limit":               `{"suites":[{"suite":"s","every":[{"case":"a"}]}]}`,
-		"an unknown word":        `{"suites":[{"suite":"s","every":[{"case":"a","atleast_":1}]}]}`,
-		"a platform of two":      `{"suites":[{"suite":"s","profiles":{"x":{"platforms":["vm"]},"y":{"platforms":["vm"]}}}]}`,
-		"an unknown platform":    `{"suites":[{"suite":"s","profiles":{"x":{"platforms":["moon"]}}}]}`,
-		"a limit and a ratio":    `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":1,"within":2}]}]}`,
-		"a suite twice":          `{"suites":[{"suite":"s"},{"suite":"s"}]}`,
-		"a control of no ratio":  `{"suites":[{"suite":"s","every":[{"case":"a","within":1,"control":"c"}]}]}`,
-		"a suite without name":   `{"suites":[{}]}`,
-		"more than one document": `{}{}`,
+		"two limits":              `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":1,"atMost":2}]}]}`,
+		"no limit":                `{"suites":[{"suite":"s","every":[{"case":"a"}]}]}`,
+		"an unknown word":         `{"suites":[{"suite":"s","every":[{"case":"a","atleast_":1}]}]}`,
+		"a platform of two":       `{"suites":[{"suite":"s","profiles":{"x":{"platforms":["vm"]},"y":{"platforms":["vm"]}}}]}`,
+		"an unknown platform":     `{"suites":[{"suite":"s","profiles":{"x":{"platforms":["moon"]}}}]}`,
+		"a limit and a ratio":     `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":1,"within":2}]}]}`,
+		"a suite twice":           `{"suites":[{"suite":"s"},{"suite":"s"}]}`,
+		"a control of no ratio":   `{"suites":[{"suite":"s","every":[{"case":"a","within":1,"control":"c"}]}]}`,
+		"a control of ours alone": `{"suites":[{"suite":"s","every":[{"case":"a","atMost":1,"ourControl":"c"}]}]}`,
+		"a suite without name":    `{"suites":[{}]}`,
+		"more than one document":  `{}{}`,
 		"a list without values": `{"suites":[{"suite":"s","every":[
 {"for":{"A":[]},"case":"A","within":1}]}]}`,
 		"values without a place": `{"suites":[{"suite":"s","every":[
@@ -210,6 +211,33 @@ func TestJudgeKeepsOwnGatesOnce(t *testing.T) {
 			t.Errorf("gates are %+v, want a missed gate a, and the gate own", gates)
 		}
 		r.Gates = gates
+	}
+}
+
+// A gate with controls of both sides is judged only if neither spreads as much as its margin.
+func TestJudgeByControlsOfBothSides(t *testing.T) {
+	a, err := parseLimits([]byte(`{"suites":[{"suite":"s","every":[{"case":"a","atMost":0.7,
+		"control":"base","ourControl":"ours"}],
+		"profiles":{"namespaces":{"platforms":["namespaces"]}}}]}`))
+	errtest.Must(t, err)
+	for name, tt := range map[string]struct {
+		controls map[string]float64
+		mark     string
+	}{
+		"both are quiet":    {map[string]float64{"base": 1.2, "ours": 0.8}, "✗"},
+		"the base is noisy": {map[string]float64{"base": 1.4, "ours": 0.8}, "–"},
+		"ours is noisy":     {map[string]float64{"base": 1.2, "ours": 0.6}, "–"},
+		"no base":           {map[string]float64{"ours": 0.6}, "✗"},
+		"no control":        {map[string]float64{"base": 1.4}, "✗"},
+	} {
+		r := &Result{Platform: Namespaces, Cases: []Case{measured("a", 0, 0.9, 1)}}
+		for control, ratio := range tt.controls {
+			r.Cases = append(r.Cases, measured(control, 0, ratio, 1))
+		}
+		gates, err := a.suite("s").judge(r)
+		if errtest.Must(t, err); gates[0].Mark() != tt.mark {
+			t.Errorf("%s: %+v, want %s", name, gates[0], tt.mark)
+		}
 	}
 }
 

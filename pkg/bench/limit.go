@@ -54,10 +54,12 @@ type limit struct {
 	AEAD string `json:"aead"`
 	// Link restricts the gate to results from links of some rates; nil means all rates.
 	Link *link `json:"link"`
-	// Control names a case that compares the base of Case with itself. The limit of a ratio is
-	// judged only if the control's ratio is closer to 1 than the limit in every round, or within 3
-	// % for a limit of 1.
-	Control string `json:"control"`
+	// Control names a case that compares the base of Case with itself, and OurControl one that
+	// compares our side with itself. The limit of a ratio is judged only if the ratios of both are
+	// closer to 1 than the limit in every round, or within 3 % for a limit of 1. OurControl needs
+	// Control.
+	Control    string `json:"control"`
+	OurControl string `json:"ourControl"`
 	// OrControl names a case like Control. The gate is also kept if the median ratio is at most the
 	// control's largest ratio of a round. It needs AtMost.
 	OrControl string `json:"orControl"`
@@ -197,6 +199,9 @@ func (l *limits) check() error {
 		}
 		if g.Control != "" && g.AtLeast == nil && g.AtMost == nil {
 			return fmt.Errorf("%s: control needs atLeast or atMost", g)
+		}
+		if g.OurControl != "" && g.Control == "" {
+			return fmt.Errorf("%s: ourControl needs control", g)
 		}
 		if g.OrControl != "" && g.AtMost == nil {
 			return fmt.Errorf("%s: orControl needs atMost", g)

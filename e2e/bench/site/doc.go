@@ -12,10 +12,11 @@
 // # What it promises
 //
 // In each round, each lane is measured twice, in random order. The two samples of a lane are its
-// control: a gate is judged only if they differ by less than the gate's margin. A gate that is also
-// kept within its control is judged only if the rounds of clear differ little. "Best pair" has the
-// better sample of the two pairs in each round, for each quantity by itself, so it may be better
-// than either pair. "Added" is the difference to clear in the same round.
+// control: a gate is judged only if those of both compared lanes differ by less than the gate's
+// margin. A gate that is also kept within its control is judged only if the rounds of clear differ
+// little. "Best pair" has the better sample of the two pairs in each round, for each quantity by
+// itself, so it may be better than either pair. "Added" is the difference to clear in the same
+// round.
 //
 // Latencies are of open loops (package openloop): they count from when an operation was due. CPU is
 // the time of the whole machine in the measured time, without the set-up of connections.

@@ -18,9 +18,9 @@ func title(group string) string {
 	case group == groupFixed:
 		return fmt.Sprintf("%d new connections/s", connectRate)
 	case group == toolGroup(partH2load):
-		return fmt.Sprintf("h2load, %d requests/s, %d connections", toolRate, toolClients)
+		return fmt.Sprintf("h2load, %d requests/s, %d connections", h2loadRate, toolClients)
 	case group == toolGroup(partPgbench):
-		return fmt.Sprintf("pgbench -S, %d transactions/s, %d connections", toolRate, toolClients)
+		return fmt.Sprintf("pgbench -S, %d transactions/s, %d connections", pgbenchRate, toolClients)
 	}
 	if _, err := fmt.Sscanf(group, partRequests+"_%d_%d", &rate, &n); err != nil {
 		return group
@@ -83,7 +83,8 @@ var notes = []string{
 	"\"Again\" compares two samples of the same side in the same round: it is noise. A gate on a " +
 		"ratio is judged only if that noise is below its margin in every round.",
 	"h2load sends requests of HTTP/2 without TLS, pgbench the SELECT of a row by its key. Both keep " +
-		"their connections. A transaction of pgbench begins when it is due (-R).",
+		"their connections. Those of h2load send evenly in turn. A transaction of pgbench begins when " +
+		"it is due (-R).",
 	"Memory is of veild and veil-wg, or of the proxies. Connections of all rounds stay open.",
 	"All parties share the machine's CPUs, so wake-ups count more than between machines.",
 }

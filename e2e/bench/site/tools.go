@@ -22,9 +22,13 @@ import (
 )
 
 const (
-	// toolRate is the rate of requests of h2load and of transactions of pgbench.
-	toolRate = 500
-	// toolClients is the number of their connections.
+	// h2loadRate is the rate of requests of h2load, pgbenchRate the rate of transactions of pgbench.
+	// A connection sends a request of h2load every 20 ms, before TCP acknowledges the last response
+	// by itself.
+	h2loadRate, pgbenchRate = 1000, 500
+	// toolClients is the number of their connections. h2load opens one per millisecond, because it
+	// sends at fixed times after a connection is open. Connections that are opened together send
+	// all their requests together.
 	toolClients = 20
 	// portPostgres is PostgreSQL's port.
 	portPostgres = 5432
@@ -47,8 +51,10 @@ func (s *run) h2load(ctx context.Context) error {
 	return s.tool(ctx, partH2load, func(ctx context.Context, l lane, dir string) ([]byte, error) {
 		log := filepath.Join(dir, "log")
 		_, err := labhost.Output(l.client.Command(ctx, "h2load", "-t1", "-m1",
-			"-c", fmt.Sprint(toolClients), fmt.Sprintf("--rps=%d", toolRate/toolClients),
-			"-D", s.seconds(), "--log-file="+log, fmt.Sprintf("http://%s/", l.at(portHTTP2))))
+			"-c", fmt.Sprint(toolClients), "-r1", "--rate-period=1ms",
+			fmt.Sprintf("--rps=%d", h2loadRate/toolClients),
+			"-n", fmt.Sprint(h2loadRate*s.seconds()), "--log-file="+log,
+			fmt.Sprintf("http://%s/", l.at(portHTTP2))))
 		if err != nil {
 			return nil, err
 		}
@@ -70,9 +76,9 @@ func (s *run) pgbench(ctx context.Context) error {
 	return s.tool(ctx, partPgbench, func(ctx context.Context, l lane, dir string) ([]byte, error) {
 		to := l.at(portPostgres)
 		_, err := labhost.Output(l.client.Command(ctx, filepath.Join(bin, "pgbench"), "-n", "-S",
-			"-c", fmt.Sprint(toolClients), "-R", fmt.Sprint(toolRate), "-T", s.seconds(), "-l",
-			"--log-prefix="+filepath.Join(dir, "log"), "-h", to.Addr().String(),
-			"-p", fmt.Sprint(to.Port()), "-U", "postgres", "postgres"))
+			"-c", fmt.Sprint(toolClients), "-R", fmt.Sprint(pgbenchRate),
+			"-T", fmt.Sprint(s.seconds()), "-l", "--log-prefix="+filepath.Join(dir, "log"),
+			"-h", to.Addr().String(), "-p", fmt.Sprint(to.Port()), "-U", "postgres", "postgres"))
 		if err != nil {
 			return nil, err
 		}
@@ -85,7 +91,7 @@ func (s *run) pgbench(ctx context.Context) error {
 }
 
 // seconds returns the duration of a sample in whole seconds, at least one.
-func (s *run) seconds() string { return fmt.Sprint(max(1, int(s.Sample.Seconds()))) }
+func (s *run) seconds() int { return max(1, int(s.Sample.Seconds())) }
 
 // tool measures a tool on each lane. do runs it with an empty folder and returns its log, from which
 // parse returns the latency of each operation.
