@@ -154,7 +154,10 @@ func TestTraceRefusesWhatItCannotAnswer(t *testing.T) {
 	n.put("unattached", nil)
 	for name, c := range map[string]struct{ from, to, want string }{
 		"both elsewhere": {"shop/client", "shop/far", "run the command on the node of the pod"},
-		"no such pod":    {"shop/none", "shop/server", "does not exist or has finished"},
+		"no such pod": {"shop/none", "shop/server", "no pod is called shop/none, or it has " +
+			"finished: namespace shop has client, "},
+		"no such namespace": {"none/x", "shop/server", "namespace none does not exist, the " +
+			"cluster has shop"},
 		"host network":   {"shop/host", "shop/server", "write the node's address"},
 		"no address yet": {"shop/unattached", "shop/server", "not attached to this node yet"},
 		"no end":         {"server", "shop/server", "write NAMESPACE/NAME or an address"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
@@ -28,13 +29,35 @@ func (p *Planner) whereIs(pod *policy.Pod) Place {
 func (p *Planner) Find(name policy.Name) (Place, error) {
 	pod := p.pods[name]
 	if pod == nil {
-		return Place{}, noPod(name)
+		return Place{}, p.noPod(name)
 	}
 	return p.whereIs(pod), nil
 }
 
-func noPod(name policy.Name) error {
-	return fmt.Errorf("pod %s does not exist or has finished: %w", name, ErrNoPod)
+func (p *Planner) noPod(name policy.Name) error {
+	if !p.HasNamespace(name.Namespace) {
+		return fmt.Errorf("%w %s: namespace %s does not exist, the cluster has %s", ErrNoPod, name,
+			name.Namespace, Some(p.Namespaces()))
+	}
+	var pods []string
+	for pod := range p.podsByNS[name.Namespace] {
+		pods = append(pods, pod.Name)
+	}
+	slices.Sort(pods)
+	return fmt.Errorf("%w %s, or it has finished: namespace %s has %s", ErrNoPod, name,
+		name.Namespace, Some(pods))
+}
+
+// Some returns a list of names for an error. It shortens a long list.
+func Some(names []string) string {
+	const most = 20
+	switch {
+	case len(names) == 0:
+		return "none"
+	case len(names) > most:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
 }
 
 // Whose returns the pods that have an address. If there are several, none of them is a peer by that
@@ -59,7 +82,7 @@ func (p *Planner) Attached(a netip.Addr) bool {
 // Errors of Find and OwnPod.
 var (
 	// ErrNoPod matches the error for a pod that the API server did not list, or that has finished.
-	ErrNoPod = errors.New("no such pod")
+	ErrNoPod = errors.New("no pod is called")
 	// ErrElsewhere matches the error for a pod of another node.
 	ErrElsewhere = errors.New("the pod is not on this node")
 )
@@ -70,7 +93,7 @@ func (p *Planner) OwnPod(name policy.Name) (*policy.Pod, error) {
 	pod := p.pods[name]
 	switch {
 	case pod == nil:
-		return nil, noPod(name)
+		return nil, p.noPod(name)
 	case pod.Node == "":
 		return nil, fmt.Errorf("pod %s is not bound to a node yet: %w", name, ErrElsewhere)
 	case pod.Node != p.node:

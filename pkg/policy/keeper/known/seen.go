@@ -24,7 +24,7 @@ func (j *Judge) Seen(namespace string) (*suggest.Seen, error) {
 	p := v.Planner
 	if !p.HasNamespace(namespace) {
 		return nil, fmt.Errorf("namespace %s does not exist: the cluster has %s", namespace,
-			some(p.Namespaces()))
+			planner.Some(p.Namespaces()))
 	}
 
 	plan := p.Plan()

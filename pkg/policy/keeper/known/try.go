@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/explain"
@@ -68,7 +67,7 @@ func put(p *planner.Planner, policies policy.Policies) error {
 	for _, c := range policies.Namespaced {
 		if !p.HasNamespace(c.Namespace) {
 			return fmt.Errorf("NetworkPolicy %s: namespace %s does not exist: the cluster has %s",
-				c.Name, c.Namespace, some(p.Namespaces()))
+				c.Name, c.Namespace, planner.Some(p.Namespaces()))
 		}
 		p.PutPolicy(c)
 	}
@@ -87,7 +86,7 @@ func remove(p *planner.Planner, deleted []policy.Ref) error {
 			for _, e := range exist {
 				names = append(names, e.String())
 			}
-			return fmt.Errorf("there is no %s to delete; these exist: %s", r, some(names))
+			return fmt.Errorf("there is no %s to delete; these exist: %s", r, planner.Some(names))
 		}
 		if r.Kind == policy.KindNetworkPolicy {
 			p.DeletePolicy(policy.Name{Namespace: r.Namespace, Name: r.Name})
@@ -96,18 +95,6 @@ func remove(p *planner.Planner, deleted []policy.Ref) error {
 		}
 	}
 	return nil
-}
-
-// some returns a list of names for an error. It shortens a long list.
-func some(names []string) string {
-	const most = 20
-	switch {
-	case len(names) == 0:
-		return "none"
-	case len(names) > most:
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	return strings.Join(names, ", ")
 }
 
 // denying returns the policies that deny a flow by a plan of p, and how many it does not name.
