@@ -152,15 +152,23 @@ func (f fleet) askEach(ctx context.Context, nodes []string, show func(nodeAnswer
 		}
 		<-room
 	}
-	for _, status := range []int{ExitUsage, ExitNotHere} {
-		if text, all := said[status]; all && len(said) == 1 && err == nil && ctx.Err() == nil {
-			return &nodeError{text: text, status: status}
+	if len(said) == 1 && err == nil && ctx.Err() == nil {
+		if text, all := said[ExitUsage]; all {
+			return &nodeError{text: text, status: ExitUsage}
+		}
+		if text, all := said[ExitNotHere]; all {
+			return nowhere(text)
 		}
 	}
 	if err == nil {
 		err = ctx.Err()
 	}
 	return err
+}
+
+// nowhere returns the error for a pod that no node has. said is the error of one of the nodes.
+func nowhere(said string) error {
+	return &nodeError{text: "no node has the pod; one of them: " + said, status: ExitNotHere}
 }
 
 // merged passes the answers of nodes, and the errors of the others, to show. If no node answered,

@@ -119,9 +119,10 @@ func TestNodesWithoutThePodAreLeftOut(t *testing.T) {
 		has   string
 		want  string
 		fails error
+		says  string
 	}{
-		"one has it":  {"b", "==> b <==\nfine\n", nil},
-		"none has it": {"", "", admin.ErrNotHere},
+		"one has it":  {"b", "==> b <==\nfine\n", nil, "<nil>"},
+		"none has it": {"", "", admin.ErrNotHere, "no node has the pod; one of them: pod \"x\" is not"},
 	} {
 		got, err := printed(t, []string{"a", "b", "c"}, false,
 			func(_ context.Context, pod string) ([]byte, error) {
@@ -130,7 +131,8 @@ func TestNodesWithoutThePodAreLeftOut(t *testing.T) {
 				}
 				return nil, notHere
 			})
-		if got != tt.want || !errors.Is(err, tt.fails) {
+		if got != tt.want || !errors.Is(err, tt.fails) ||
+			!strings.HasPrefix(fmt.Sprint(err), tt.says) {
 			t.Errorf("%s: %v, %q", name, err, got)
 		}
 	}

@@ -73,7 +73,7 @@ func (f fleet) follow(c Call, nodes []string) error {
 	case c.Ctx.Err() != nil:
 		return nil
 	case refused != nil && !others.Load():
-		return &nodeError{text: strings.TrimPrefix(refused.Stderr, "veilctl: "), status: ExitNotHere}
+		return nowhere(strings.TrimPrefix(refused.Stderr, "veilctl: "))
 	}
 	return ErrWrong
 }
