@@ -25,28 +25,37 @@ type field struct {
 // does not use.
 func each(message []byte, visit func(f field) error) error {
 	for len(message) > 0 {
-		number, wireType, n := protowire.ConsumeTag(message)
+		// Most tags and lengths have one byte, which protowire reads with calls of functions.
+		f, n := field{number: protowire.Number(message[0] >> 3),
+			wireType: protowire.Type(message[0] & 7)}, 1
+		if message[0] < 1<<3 || message[0] > 0x7f {
+			f.number, f.wireType, n = protowire.ConsumeTag(message)
+		}
 		if n < 0 {
 			return fmt.Errorf("%w: a tag: %w", ErrMalformed, protowire.ParseError(n))
 		}
 		message = message[n:]
 
-		f := field{number: number, wireType: wireType}
-		switch wireType {
+		switch f.wireType {
 		case protowire.VarintType:
 			f.value, n = protowire.ConsumeVarint(message)
 		case protowire.BytesType:
-			f.data, n = protowire.ConsumeBytes(message)
+			if len(message) > 0 && message[0] <= 0x7f && len(message) > int(message[0]) {
+				n = 1 + int(message[0])
+				f.data = message[1:n]
+			} else {
+				f.data, n = protowire.ConsumeBytes(message)
+			}
 		default:
-			n = protowire.ConsumeFieldValue(number, wireType, message)
+			n = protowire.ConsumeFieldValue(f.number, f.wireType, message)
 		}
 		if n < 0 {
-			return fmt.Errorf("%w: field %d of wire type %d: %w", ErrMalformed, number, wireType,
+			return fmt.Errorf("%w: field %d of wire type %d: %w", ErrMalformed, f.number, f.wireType,
 				protowire.ParseError(n))
 		}
 		message = message[n:]
 
-		if wireType == protowire.StartGroupType {
+		if f.wireType == protowire.StartGroupType {
 			continue
 		}
 		if err := visit(f); err != nil {
