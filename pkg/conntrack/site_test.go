@@ -128,7 +128,8 @@ func TestConnectionsOfASiteHaveARate(t *testing.T) {
 		t.Errorf("%d entries within %v, want at most %d", n, took, most)
 	}
 	step(now.Add(2 * keepEvery))
-	if s := l.Status(); s.SitesDropped == 0 || l.readings != 0 {
+	// A machine that sends slower than the rate allows loses none.
+	if s := l.Status(); s.SitesDropped == 0 && most < packets || l.readings != 0 {
 		t.Errorf("%d packets are counted, %d readings", s.SitesDropped, l.readings)
 	}
 }
