@@ -3,8 +3,8 @@
 // `go generate ./hack/reference` runs it.
 //
 // Names, defaults, flags, labels and help texts come from the code, and stand in the pages between
-// two marks. Other texts, such as advice, are written in the pages. A key or parameter without a row
-// is an error, and so is a row without a key. Package bpf writes the page of drop reasons.
+// two marks. Other texts, such as advice, are written in the pages. A key or parameter without a
+// row is an error, and so is a row without a key. Package bpf writes the page of drop reasons.
 //
 // The purpose of a package comes from the first sentence of its comment, and the import rules come
 // from hack/deptest. If a page names a function or type that does not exist, generation fails.

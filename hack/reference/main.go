@@ -21,7 +21,8 @@ const (
 
 // part matches a generated part of a page between two marks. Its groups are the first mark, the
 // kind and the arguments in it, the text, and the last mark.
-var part = regexp.MustCompile(`(?ms)(^<!-- hack/reference: (\w+)([^\n]*) -->\n)(.*?)(^<!-- end -->$)`)
+var part = regexp.MustCompile(`(?ms)(^<!-- hack/reference: (\w+)([^\n]*) -->\n)(.*?)` +
+	`(^<!-- end -->$)`)
 
 // maker returns the text of a part for the arguments in its mark. old is the present text.
 type maker func(arguments []string, old string) (string, error)
@@ -153,7 +154,8 @@ func (r rows) refresh(_ []string, old string) (string, error) {
 		name := strings.Trim(cells[0], "`")
 		middle, ok := rest[name]
 		if !ok || len(cells) < 3 {
-			return "", fmt.Errorf("the code has no %q, or the page has it twice: remove the row", name)
+			return "", fmt.Errorf("the code has no %q, or the page has it twice: remove the row",
+				name)
 		}
 		delete(rest, name)
 		if kept := cells[len(cells)-2]; kept != "none" && !strings.HasPrefix(kept, "`") {

@@ -158,16 +158,22 @@ func TestParseLimits(t *testing.T) {
 		}
 	}
 
+	gate := func(text string) string {
+		return `{"suites":[{"suite":"s","every":[{` + text + `}]}]}`
+	}
+	profiles := func(text string) string {
+		return `{"suites":[{"suite":"s","profiles":{` + text + `}}]}`
+	}
 	for name, text := range map[string]string{
-		"two limits":              `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":1,"atMost":2}]}]}`,
-		"no limit":                `{"suites":[{"suite":"s","every":[{"case":"a"}]}]}`,
-		"an unknown word":         `{"suites":[{"suite":"s","every":[{"case":"a","atleast_":1}]}]}`,
-		"a platform of two":       `{"suites":[{"suite":"s","profiles":{"x":{"platforms":["vm"]},"y":{"platforms":["vm"]}}}]}`,
-		"an unknown platform":     `{"suites":[{"suite":"s","profiles":{"x":{"platforms":["moon"]}}}]}`,
-		"a limit and a ratio":     `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":1,"within":2}]}]}`,
+		"two limits":              gate(`"case":"a","atLeast":1,"atMost":2`),
+		"no limit":                gate(`"case":"a"`),
+		"an unknown word":         gate(`"case":"a","atleast_":1`),
+		"a platform of two":       profiles(`"x":{"platforms":["vm"]},"y":{"platforms":["vm"]}`),
+		"an unknown platform":     profiles(`"x":{"platforms":["moon"]}`),
+		"a limit and a ratio":     gate(`"case":"a","atLeast":1,"within":2`),
 		"a suite twice":           `{"suites":[{"suite":"s"},{"suite":"s"}]}`,
-		"a control of no ratio":   `{"suites":[{"suite":"s","every":[{"case":"a","within":1,"control":"c"}]}]}`,
-		"a control of ours alone": `{"suites":[{"suite":"s","every":[{"case":"a","atMost":1,"ourControl":"c"}]}]}`,
+		"a control of no ratio":   gate(`"case":"a","within":1,"control":"c"`),
+		"a control of ours alone": gate(`"case":"a","atMost":1,"ourControl":"c"`),
 		"a suite without name":    `{"suites":[{}]}`,
 		"more than one document":  `{}{}`,
 		"a list without values": `{"suites":[{"suite":"s","every":[

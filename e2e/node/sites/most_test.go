@@ -19,9 +19,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// A cluster has as many sites as it may have. Each has an API server and a veil-site, and all export
-// the same service. The cluster serves the endpoints of all, and each site serves what the cluster
-// exports. A site whose API server is away keeps its endpoints, and delays no other site.
+// A cluster has as many sites as it may have. Each has an API server and a veil-site, and all
+// export the same service. The cluster serves the endpoints of all, and each site serves what the
+// cluster exports. A site whose API server is away keeps its endpoints, and delays no other site.
 func TestMostSitesAreServed(t *testing.T) {
 	nettest.NeedLong(t, "nine API servers start")
 	t.Parallel()
